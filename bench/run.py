@@ -1,0 +1,372 @@
+"""Side-by-side measurements, as ratios in one run: machines differ and are noisy, ratios travel.
+
+`make bench` runs all; `ARGS="save conversation"` runs some; `--list` names them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from knotline import Gate, SqliteBackend, Store, freeze, verify
+
+MESSAGE = 500
+WORDS = ["".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=2 + n % 8)) for n in range(4000)]
+
+
+def text(source: random.Random, size: int = MESSAGE) -> str:
+    """Random words: it compresses a little worse than prose does."""
+    out = ""
+    while len(out) < size:
+        out += source.choice(WORDS) + " "
+    return out[:size]
+
+
+def noise(source: random.Random, size: int = MESSAGE) -> str:
+    """Random letters and digits: it hardly compresses at all."""
+    return "".join(source.choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", k=size))
+
+
+def message(source: random.Random, content: Callable[[random.Random], str] = text) -> dict[str, str]:
+    return {"role": source.choice(("user", "assistant")), "content": content(source)}
+
+
+def say(what: str, value: str, ask: str = "") -> None:
+    print(f"  {what:58} {value:>22}   {ask}", flush=True)
+
+
+def clocked(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def us(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} us"
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="knotline-bench-") as name:
+        yield Path(name)
+
+
+class Bare:
+    """What SQLite itself takes: one row, one commit, the same settings."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = apsw.Connection(str(path))
+        for pragma in ("journal_mode=wal", "synchronous=full", "wal_autocheckpoint=64"):
+            list(self.db.execute(f"pragma {pragma}"))
+        self.db.execute("create table log(seq integer primary key, body blob)")
+
+    def commit(self, data: bytes) -> None:
+        self.db.execute("begin immediate")
+        self.db.execute("insert into log(body) values(?)", (data,))
+        self.db.execute("commit")
+
+
+def total(path: Path) -> int:
+    return sum(os.path.getsize(f"{path}{end}") for end in ("", "-wal") if os.path.exists(f"{path}{end}"))
+
+
+# -- one save ---------------------------------------------------------------------------------------------
+
+
+def save() -> None:
+    """A durable save of a 1 KB change beside a bare commit of the same bytes, sync and through asyncio."""
+    source = random.Random(1)
+    with folder() as place, Store(SqliteBackend(place / "k.db")) as store:
+        bare = Bare(place / "bare.db")
+        state: dict[str, Any] = {"step": 0, "document": ""}
+        ours: list[float] = []
+        floor: list[float] = []
+        for turn in range(1500):
+            state["step"] = turn
+            state["document"] = text(source, 1000)
+            data = state["document"].encode()
+            floor.append(clocked(lambda data=data: bare.commit(data)))
+            ours.append(clocked(lambda: store.append("r", state)))
+        low, mine = statistics.median(floor), statistics.median(ours)
+        say("bare apsw commit of 1 KB", us(low))
+        say("Store.append of a 1 KB change", f"{us(mine)}  {mine / low:.2f}x", "<= 2x")
+
+        async def through_asyncio() -> tuple[float, float]:
+            gate = Gate(store)
+            waits: list[float] = []
+            hops: list[float] = []
+            for turn in range(1500):
+                state["step"] = turn
+                state["document"] = text(source, 1000)
+                start = time.perf_counter()
+                await gate.append("a", state)
+                waits.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                await asyncio.to_thread(int)
+                hops.append(time.perf_counter() - start)
+            gate.close()
+            return statistics.median(waits), statistics.median(hops)
+
+        waited, hop = asyncio.run(through_asyncio())
+        say("one thread hop from asyncio", us(hop))
+        say("Gate.append of a 1 KB change, less one hop", f"{us(waited)}  {(waited - hop) / low:.2f}x", "<= 2x")
+
+
+def concurrent() -> None:
+    """100 runs saving at once through one Gate."""
+    source = random.Random(2)
+    with folder() as place, Store(SqliteBackend(place / "k.db")) as store:
+
+        async def worker(gate: Gate, name: str, saves: int) -> None:
+            state: dict[str, Any] = {"n": 0, "text": text(source, 200)}
+            for n in range(saves):
+                state["n"] = n
+                await gate.append(name, state)
+
+        async def everybody(saves: int) -> float:
+            gate = Gate(store)
+            start = time.perf_counter()
+            await asyncio.gather(*(worker(gate, f"run-{n}", saves) for n in range(100)))
+            took = time.perf_counter() - start
+            gate.close()
+            return 100 * saves / took
+
+        asyncio.run(everybody(20))
+        rates = [asyncio.run(everybody(100)) for _ in range(5)]
+        say("durable saves a second, 100 concurrent runs", f"{statistics.median(rates):,.0f}", ">= 10,000")
+
+
+def imports() -> None:
+    """What `import knotline` adds to starting Python."""
+
+    def start(code: str) -> float:
+        return clocked(lambda: subprocess.run([sys.executable, "-c", code], check=True))
+
+    nothing, package, rooms = [], [], []
+    for _ in range(15):
+        nothing.append(start("pass"))
+        package.append(start("import knotline"))
+        rooms.append(start("from knotline import Store, SqliteBackend, verify"))
+    base = statistics.median(nothing)
+    say("import knotline", f"{(statistics.median(package) - base) * 1e3:.1f} ms", "<= 80 ms")
+    say("... and its store and SQLite", f"{(statistics.median(rooms) - base) * 1e3:.1f} ms", "<= 80 ms")
+
+
+# -- a conversation ---------------------------------------------------------------------------------------
+
+
+def converse(
+    path: Path, turns: int, *, frozen: bool = False, content: Callable[[random.Random], str] = text
+) -> dict[str, Any]:
+    source = random.Random(3)
+    still = {f"setting {n}": text(source, 60) for n in range(50)}
+    state: dict[str, Any] = {"messages": [], "settings": still, "turn": 0}
+    raw = sum(len(key) + len(value) for key, value in still.items())
+    took: list[float] = []
+    store = Store(SqliteBackend(path))
+    for turn in range(turns):
+        for _ in range(2):
+            one = message(source, content)
+            raw += len(one["role"]) + len(one["content"])
+            state["messages"].append(freeze(one) if frozen else one)
+        state["turn"] = turn
+        took.append(clocked(lambda: store.append("r", state)))
+    opened = total(path)
+    store.close()
+    return {"raw": raw, "took": took, "open": opened, "closed": total(path), "state": state}
+
+
+def around(took: list[float], turn: int) -> float:
+    return statistics.median(took[max(0, turn - 50) : turn + 50])
+
+
+def conversation() -> None:
+    """2,000 turns of 2 x 500 B in a plain dict state, with 3 KB beside that never change."""
+    with folder() as place:
+        result = converse(place / "k.db", 2000)
+        raw, took = result["raw"], result["took"]
+        say("bytes while open, WAL included / raw", f"{result['open'] / raw:.2f}x", "<= 1.5x, aim 1x")
+        say("bytes closed / raw", f"{result['closed'] / raw:.2f}x")
+        early, late = around(took, 100), around(took, 1950)
+        say("a save at turn 100", us(early))
+        say("a save at turn 2,000, plain dicts", f"{us(late)}  {late / early:.2f}x", "<= 4x")
+        with Store(SqliteBackend(place / "k.db")) as store:
+            assert store.load("r") == result["state"]
+            newest = statistics.median(clocked(lambda: store.load("r")) for _ in range(15))
+            say("load the newest state, 4,000 messages", f"{newest * 1e3:.1f} ms", "<= 10 ms")
+            middles = [
+                clocked(lambda rev=rev: store.load("r", rev)) for rev in random.Random(4).sample(range(2000), 60)
+            ]
+            say("load any middle state, slowest of 60", f"{max(middles) * 1e3:.1f} ms", "<= 30 ms")
+        result = converse(place / "noise.db", 2000, content=noise)
+        say("incompressible text: open / raw", f"{result['open'] / result['raw']:.2f}x", "<= 1.5x")
+        result = converse(place / "frozen.db", 2000, frozen=True)
+        early, late = around(result["took"], 100), around(result["took"], 1950)
+        say("a save at turn 2,000, frozen messages", f"{us(late)}  {late / early:.2f}x", "<= 1.2x")
+        result = converse(place / "long.db", 5000)
+        say("a save at 10,000 messages, plain dicts", us(around(result["took"], 4950)), "<= 1,300 us")
+
+
+def edits() -> None:
+    """What a save writes when the front is trimmed, and when a counter inside message 0 counts."""
+    for name, change in {
+        "trimmed front": lambda state, _: state["messages"].__delitem__(slice(0, 2)),
+        "a counter inside message 0": lambda state, n: state["messages"][0].__setitem__("seen", n),
+    }.items():
+        source = random.Random(5)
+        with folder() as place, Store(SqliteBackend(place / "k.db")) as store:
+            state: dict[str, Any] = {"messages": [message(source) for _ in range(1000)]}
+            store.append("r", state)
+            store.backend.compact()
+            before, saves = total(place / "k.db"), 640
+            for n in range(saves):
+                state["messages"] += [message(source), message(source)]
+                change(state, n)
+                store.append("r", state)
+            store.backend.compact()
+            grown = (total(place / "k.db") - before) / saves
+        say(f"bytes a save, 2 new messages and {name}", f"{grown:,.0f} B", "<= 2,000 B")
+
+
+def peer() -> None:
+    """LangGraph's SqliteSaver on the same turns."""
+    import sqlite3
+
+    from langgraph.checkpoint.base import empty_checkpoint  # pyright: ignore[reportMissingImports] - bench only
+    from langgraph.checkpoint.sqlite import SqliteSaver  # pyright: ignore[reportMissingImports] - bench only
+
+    turns = 2000
+    with folder() as place:
+        ours = converse(place / "k.db", turns)
+        source = random.Random(3)
+        still = {f"setting {n}": text(source, 60) for n in range(50)}
+        connection = sqlite3.connect(place / "peer.db", check_same_thread=False)
+        saver = SqliteSaver(connection)
+        saver.setup()
+        config: Any = {"configurable": {"thread_id": "r", "checkpoint_ns": ""}}
+        messages: list[Any] = []
+        took: list[float] = []
+        for turn in range(turns):
+            messages += [message(source), message(source)]
+            checkpoint: Any = empty_checkpoint()
+            checkpoint["channel_values"] = {"messages": messages, "settings": still, "turn": turn}
+            checkpoint["channel_versions"] = {"messages": turn + 1, "settings": 1, "turn": turn + 1}
+            start = time.perf_counter()
+            config = saver.put(
+                config, checkpoint, {"source": "loop", "step": turn, "parents": {}}, {"messages": turn + 1}
+            )
+            took.append(time.perf_counter() - start)
+        connection.close()
+        theirs = total(place / "peer.db")
+        say("SqliteSaver: bytes, whole loop", f"{theirs / 1e6:,.0f} MB, {sum(took):.1f} s")
+        say("knotline: bytes, whole loop", f"{ours['closed'] / 1e6:,.2f} MB, {sum(ours['took']):.2f} s")
+        say("smaller", f"{theirs / ours['closed']:,.0f}x", ">= 100x")
+        say("faster", f"{sum(took) / sum(ours['took']):.1f}x", ">= 5x")
+
+
+# -- the store --------------------------------------------------------------------------------------------
+
+
+def fork() -> None:
+    """Forks of a run with 1,000 messages."""
+    source = random.Random(6)
+    with folder() as place, Store(SqliteBackend(place / "k.db")) as store:
+        store.append("r", {"messages": [message(source) for _ in range(1000)]})
+        store.backend.compact()
+        before = total(place / "k.db")
+        took = [clocked(lambda n=n: store.fork("r", f"f{n}")) for n in range(100)]
+        store.backend.compact()
+        say("a fork", us(statistics.median(took)))
+        say("bytes of a fork", f"{(total(place / 'k.db') - before) / 100:,.0f} B", "< 4,000 B")
+
+
+def page() -> None:
+    """A page of 50 headers among 100,000 checkpoints."""
+    with folder() as place, Store(SqliteBackend(place / "k.db")) as store:
+
+        async def fill() -> None:
+            gate = Gate(store)
+
+            async def one(run: int) -> None:
+                for n in range(1000):
+                    labels = [f"status={'failed' if n % 7 == 0 else 'success'}", f"step={n % 20}"]
+                    note = {"id": f"ckpt-run-{run}-{n}", "step": f"step {n % 20}", "status": labels[0][7:], "index": n}
+                    await gate.append(f"run-{run}", {"n": n}, note=note, labels=labels, sync=False)
+
+            await asyncio.gather(*(one(run) for run in range(100)))
+            gate.close()
+
+        asyncio.run(fill())
+        for what, ask in {
+            "newest 50 of all": lambda: store.find(limit=50),
+            "newest 50 of one run": lambda: store.find(run="run-7", limit=50),
+            "newest 50 that failed": lambda: store.find(["status=failed"], limit=50),
+            "newest 50 of one run that failed": lambda: store.find(["status=failed"], run="run-7", limit=50),
+        }.items():
+            assert len(ask().items) == 50
+            say(what, us(statistics.median(clocked(ask) for _ in range(200))), "<= 1,000 us")
+        newest = statistics.median(clocked(lambda: store.header("run-7")) for _ in range(200))
+        say("the newest header of one run", us(newest))
+
+
+def check() -> None:
+    """How fast `verify` reads."""
+    source = random.Random(7)
+    with folder() as place:
+        with Store(SqliteBackend(place / "small.db")) as store:
+            blocks = [{f"part {n}": text(source, 1200) for n in range(250)} for _ in range(160)]
+            for n, block in enumerate(blocks):
+                store.append(f"r{n}", block, sync=False)
+            verify(store)
+            start = time.perf_counter()
+            report = verify(store)
+            took = time.perf_counter() - start
+            assert report.clean
+            say(f"verify, {report.objects:,} small objects", f"{report.objects / took:,.0f} a second", ">= 50,000")
+        with Store(SqliteBackend(place / "large.db")) as store:
+            for n in range(40):
+                store.append("r", {"blob": random.Random(n).randbytes(8 << 20)}, sync=False)
+            verify(store)
+            start = time.perf_counter()
+            report = verify(store)
+            took = time.perf_counter() - start
+            assert report.clean
+            say("verify, objects of 8 MB", f"{report.bytes / took / 1e6:,.0f} MB/s", ">= 200 MB/s")
+
+
+PARTS = {
+    "save": save,
+    "concurrent": concurrent,
+    "imports": imports,
+    "conversation": conversation,
+    "edits": edits,
+    "fork": fork,
+    "page": page,
+    "check": check,
+    "peer": peer,
+}
+
+
+def main(names: list[str]) -> None:
+    if names == ["--list"]:
+        print("\n".join(f"{name:14} {part.__doc__}" for name, part in PARTS.items()))
+        return
+    for name in names or list(PARTS):
+        print(f"{name}: {PARTS[name].__doc__}")
+        PARTS[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,166 @@
+"""One tree of errors. Each says what it is about in fields, and what to do next in `hint`.
+
+This room exists so that every other room can raise the same nouns and every face can decide, by type
+alone, what to show and how to exit. Nothing here prints.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "Conflict",
+    "ContractBroken",
+    "Damaged",
+    "Error",
+    "Fenced",
+    "LeaseHeld",
+    "NotFound",
+    "NothingToUndo",
+    "TooLarge",
+    "Unavailable",
+    "UnknownFormat",
+    "UnknownType",
+    "Unstorable",
+    "Unsupported",
+]
+
+
+class Error(Exception):
+    """Root of everything knotline raises on purpose."""
+
+    hint: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        return f"{said} ({self.hint})" if self.hint else said
+
+
+class NotFound(Error):
+    """A run, revision, checkpoint or document that is not in the store."""
+
+    def __init__(self, kind: str, name: object) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(f"no {kind} {name!r}")
+
+
+class Conflict(Error):
+    """Somebody else created this revision first: nothing of ours was written."""
+
+    hint = "read the run again and decide on what is there now"
+
+    def __init__(self, run: str, *, expected: int, found: int) -> None:
+        self.run = run
+        self.expected = expected
+        self.found = found
+        super().__init__(f"run {run!r}: expected revision {expected} at the head, found {found}")
+
+
+class LeaseHeld(Error):
+    """Another owner holds the run, for `seconds` more unless it renews."""
+
+    hint = "wait until the lease ends, or ask its owner to release it"
+
+    def __init__(self, run: str, *, owner: str, seconds: float) -> None:
+        self.run = run
+        self.owner = owner
+        self.seconds = seconds
+        super().__init__(f"run {run!r} is held by {owner!r} for {seconds:.1f} s more")
+
+
+class Fenced(Error):
+    """The run was taken over: this writer's epoch is stale, and it may never write again under it."""
+
+    hint = "stop this worker; its successor owns the run"
+
+    def __init__(self, run: str, *, epoch: int, current: int) -> None:
+        self.run = run
+        self.epoch = epoch
+        self.current = current
+        super().__init__(f"run {run!r}: epoch {epoch} is stale, the run is at epoch {current}")
+
+
+class NothingToUndo(Error):
+    """There is no earlier (or, for redo, later) move to go to."""
+
+    def __init__(self, run: str, verb: str) -> None:
+        self.run = run
+        self.verb = verb
+        super().__init__(f"run {run!r} has nothing to {verb}")
+
+
+class Damaged(Error):
+    """Stored bytes are not what was written. They are never returned as good."""
+
+    hint = "`verify` names every checkpoint that this affects; roll back to one that it does not"
+
+    def __init__(self, what: str, *, why: str) -> None:
+        self.what = what
+        self.why = why
+        super().__init__(f"{what} is damaged: {why}")
+
+
+class UnknownFormat(Error):
+    """Bytes of a kind or version that this release does not read."""
+
+    hint = "a newer knotline may have written it; upgrade, or open a store of this format"
+
+    def __init__(self, what: str, *, found: object) -> None:
+        self.what = what
+        self.found = found
+        super().__init__(f"{what}: unknown format {found!r}")
+
+
+class UnknownType(Error):
+    """A stored value of a user's type that this process does not know."""
+
+    hint = "import the module that defines it, or register it with knotline.serializable, before loading"
+
+    def __init__(self, name: str, *, why: str = "not registered in this process") -> None:
+        self.name = name
+        self.why = why
+        super().__init__(f"stored type {name}: {why}")
+
+
+class Unstorable(Error):
+    """A value that cannot be stored, with the path to it. Nothing was written."""
+
+    hint = "remove it from the state, convert it, or register its class with knotline.serializable"
+
+    def __init__(self, path: str, *, why: str) -> None:
+        self.path = path
+        self.why = why
+        super().__init__(f"{path}: {why}")
+
+
+class TooLarge(Unstorable):
+    """A value past one of the limits on depth or size."""
+
+    hint = "store less in one checkpoint, or keep the large part in the workspace"
+
+
+class Unavailable(Error):
+    """The medium did not do what was asked (disk full, I/O error, locked too long)."""
+
+    hint = "nothing that was acknowledged is lost; free space or fix the medium and try again"
+
+    def __init__(self, what: str, *, why: str) -> None:
+        self.what = what
+        self.why = why
+        super().__init__(f"{what}: {why}")
+
+
+class Unsupported(Error):
+    """This backend, platform or build cannot do that."""
+
+    def __init__(self, what: str, *, why: str) -> None:
+        self.what = what
+        self.why = why
+        super().__init__(f"{what}: {why}")
+
+
+class ContractBroken(Error):
+    """A caller or an implementation broke the backend contract: a bug, not a circumstance."""
+
+    hint = "report this with the traceback"

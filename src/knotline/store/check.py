@@ -1,0 +1,305 @@
+"""Looking at every byte, and giving back what nobody needs.
+
+`verify` reads everything that a store holds and names what is damaged, and which states cannot be read because
+of it. `sweep` removes objects that no entry leads to. Both run beside writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from knotline.backends import MAX_REV, Entry
+from knotline.codec import PREV, decode, links_of, open_head, open_piece
+from knotline.errors import Error, NotFound
+from knotline.records import Header
+from knotline.store.bodies import Delta, Fork
+from knotline.store.log import Store
+from knotline.store.names import run_name
+from knotline.store.reading import Opened, Sight
+from knotline.store.seal import object_id
+
+__all__ = ["Damage", "Report", "Swept", "sweep", "verify"]
+
+_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """`affects` are the states `(run, rev)` that cannot be read because of it."""
+
+    what: str
+    why: str
+    affects: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Report:
+    runs: int = 0
+    entries: int = 0
+    objects: int = 0
+    bytes: int = 0
+    damage: list[Damage] = field(default_factory=list[Damage])
+
+    @property
+    def clean(self) -> bool:
+        return not self.damage
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    objects: int
+    kept: int
+
+
+@dataclass(slots=True)
+class _State:
+    """What one state-bearing entry stands on."""
+
+    base: tuple[bytes, int] | None
+    links: list[bytes]
+
+
+class _Check:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.report = Report()
+        self.links: dict[bytes, list[bytes]] = {}
+        self.broken: dict[bytes, str] = {}
+        self.states: dict[tuple[bytes, int], _State] = {}
+        self.bad: dict[tuple[bytes, int], str] = {}
+
+    # -- objects ------------------------------------------------------------------------------------------
+
+    def objects(self, *, ids: Iterable[bytes] | None = None) -> None:
+        backend = self.store.backend
+        after: bytes | None = None
+        pending = None if ids is None else list(ids)
+        while True:
+            page = backend.object_ids(after=after, limit=_PAGE) if pending is None else pending[:_PAGE]
+            if not page:
+                return
+            if pending is not None:
+                pending = pending[_PAGE:]
+            after = page[-1]
+            found = _read_each(backend.objects, page)
+            for name in page:
+                self._object(name, found.get(name))
+
+    def _object(self, name: bytes, stored: bytes | Error | None) -> None:
+        if stored is None:
+            return  # swept meanwhile, or missing: whoever links to it says so
+        self.report.objects += 1
+        try:
+            if isinstance(stored, Error):
+                raise stored
+            self.report.bytes += len(stored)
+            links, payload = open_piece(stored, f"object {name.hex()}")
+            if object_id(b"".join(links), payload) == name:
+                self.links[name] = links
+                return
+            self.broken[name] = "its bytes do not match its id"
+        except Error as error:
+            self.broken[name] = str(error)
+
+    # -- entries ------------------------------------------------------------------------------------------
+
+    def run(self, key: bytes) -> None:
+        self.report.runs += 1
+        before: Header | None = None
+        lo = 0
+        while True:
+            entries = self._entries(key, lo)
+            if not entries:
+                return
+            sight = Sight()
+            for entry in entries:
+                before = self._entry(entry, before, sight)
+            lo = entries[-1].rev + 1
+
+    def _entries(self, key: bytes, lo: int) -> list[Entry]:
+        """The next entries that exist, however large the gap that a prune left."""
+        entries = self.store.backend.entries(key, lo, min(lo + _PAGE - 1, MAX_REV))
+        if not entries:
+            head = self.store.backend.head(key)
+            if head is not None and head.rev >= lo:
+                step = _PAGE
+                while not entries and lo <= head.rev:
+                    entries = self.store.backend.entries(key, lo, min(lo + step - 1, MAX_REV))[:_PAGE]
+                    lo, step = lo + step, step * 2
+        return entries
+
+    def _entry(self, entry: Entry, before: Header | None, sight: Sight) -> Header | None:
+        self.report.entries += 1
+        self.report.bytes += len(entry.head) + len(entry.body or b"")
+        place = (entry.run, entry.rev)
+        name = f"{run_name(entry.run)!r} at {entry.rev}"
+        try:
+            header = open_head(entry.head, run_name(entry.run), entry.rev)
+        except Error as error:
+            self._found(place, f"entry {name}", error)
+            return None
+        if before is not None and (before.rev + 1 != entry.rev or before.hash[:PREV] != header.prev):
+            self._found(place, f"entry {name}", "it does not follow the entry before it")
+        try:
+            opened = self.store.reader.open(entry, sight)
+            self._decodes(opened)
+        except (Error, NotFound) as error:
+            self._found(place, f"entry {name}", error)
+            self.states[place] = _State(None, [])
+            return header
+        if header.has_state:
+            body = opened.body
+            base: tuple[bytes, int] | None = None
+            if isinstance(body, Delta):
+                base = (entry.run, body.base)
+            elif isinstance(body, Fork):
+                base = (body.origin, body.rev)
+            self.states[place] = _State(base, opened.links)
+        return header
+
+    @staticmethod
+    def _decodes(opened: Opened) -> None:
+        if isinstance(opened.body, Delta) and not opened.links:
+            decode(opened.body.ops, private=True)
+
+    def _found(self, place: tuple[bytes, int], what: str, why: object) -> None:
+        self.bad[place] = f"{what}\0{why}"
+
+    # -- what it means ------------------------------------------------------------------------------------
+
+    def conclude(self) -> Report:
+        missing = self._missing()
+        if missing:
+            # Written after we looked: look again at just these before calling them missing.
+            self.objects(ids=missing)
+            for name in self._missing():
+                self.broken.setdefault(name, "it is missing")
+        reach = self._reach()
+        victims: dict[object, list[tuple[str, int]]] = {cause: [] for cause in [*self.bad, *self.broken]}
+        causes: dict[tuple[bytes, int], set[object]] = {}
+        for place in sorted(self.states, key=lambda it: it[1]):
+            found = self._causes(place, causes, reach)
+            for cause in found:
+                victims[cause].append((run_name(place[0]), place[1]))
+        for place, text in self.bad.items():
+            what, why = text.split("\0", 1)
+            self.report.damage.append(Damage(what, why, tuple(victims[place])))
+        for name, why in self.broken.items():
+            self.report.damage.append(Damage(f"object {name.hex()}", why, tuple(victims[name])))
+        return self.report
+
+    def _missing(self) -> list[bytes]:
+        wanted = {name for links in self.links.values() for name in links}
+        wanted.update(name for state in self.states.values() for name in state.links)
+        return [name for name in wanted if name not in self.links and name not in self.broken]
+
+    def _reach(self) -> dict[bytes, set[bytes]]:
+        """For every object that leads to a broken one: to which."""
+        above: dict[bytes, list[bytes]] = {}
+        if self.broken:
+            for name, links in self.links.items():
+                for link in links:
+                    above.setdefault(link, []).append(name)
+        reach: dict[bytes, set[bytes]] = {}
+        for broken in self.broken:
+            todo = [broken]
+            while todo:
+                name = todo.pop()
+                marks = reach.setdefault(name, set())
+                if broken not in marks:
+                    marks.add(broken)
+                    todo += above.get(name, [])
+        return reach
+
+    def _causes(
+        self,
+        place: tuple[bytes, int],
+        causes: dict[tuple[bytes, int], set[object]],
+        reach: dict[bytes, set[bytes]],
+    ) -> set[object]:
+        if not self.bad and not self.broken:
+            return set()
+        path: list[tuple[bytes, int]] = []
+        at: tuple[bytes, int] | None = place
+        while at is not None and at not in causes and at in self.states and len(path) <= len(self.states):
+            path.append(at)
+            at = self.states[at].base
+        found: set[object] = set(causes.get(at, set())) if at is not None else set()
+        if at is not None and at in self.bad:
+            found.add(at)
+        for step in reversed(path):
+            if step in self.bad:
+                found.add(step)
+            for link in self.states[step].links:
+                found |= reach.get(link, set())
+            causes[step] = set(found)
+        return found
+
+
+def _read_each(read: Callable[[list[bytes]], dict[bytes, bytes]], names: list[bytes]) -> dict[bytes, Any]:
+    """All at once; one by one where the medium itself reports damage."""
+    try:
+        return dict(read(names))
+    except Error as error:
+        if len(names) == 1:
+            return {names[0]: error}
+        half = len(names) // 2
+        return {**_read_each(read, names[:half]), **_read_each(read, names[half:])}
+
+
+def verify(store: Store, *, run: str | None = None) -> Report:
+    """Every entry of one run or of all, and every object: hashes, links, the chain, and whether it decodes."""
+    check = _Check(store)
+    for key, _ in store.logs():
+        if run is None or run_name(key) == run:
+            check.run(key)
+    check.objects()
+    return check.conclude()
+
+
+def sweep(store: Store) -> Swept:
+    """Remove the objects that no entry of any run leads to. Safe beside writers.
+
+    What a save carries after the mark is spared by the backend. What it links to without carrying it, it found
+    in entries of its own run (or of its origin), and those are read here: to each run's end, and in the end once
+    more whatever was committed meanwhile.
+    """
+    backend = store.backend
+    mark = backend.mark()
+    latest = backend.find(limit=1)
+    live: set[bytes] = set()
+    for key, _ in store.logs():
+        _mark_run(store, key, live)
+    dead: list[bytes] = []
+    after: bytes | None = None
+    while page := backend.object_ids(after=after):
+        dead += [name for name in page if name not in live]
+        after = page[-1]
+    if not dead:
+        return Swept(0, len(live))
+    beyond = latest[0].cursor if latest else -1
+    while meanwhile := backend.find(beyond=beyond, newest=False, limit=_PAGE):
+        for entry in meanwhile:
+            _mark(store, backend.entries(entry.run, entry.rev, entry.rev), live)
+        beyond = meanwhile[-1].cursor
+    return Swept(backend.discard([name for name in dead if name not in live], mark=mark), len(live))
+
+
+def _mark_run(store: Store, key: bytes, live: set[bytes]) -> None:
+    lo = 0
+    while (head := store.backend.head(key)) is not None and lo <= head.rev:
+        while lo <= head.rev:
+            _mark(store, store.backend.entries(key, lo, lo + _PAGE - 1), live)
+            lo += _PAGE
+        lo = head.rev + 1
+
+
+def _mark(store: Store, entries: list[Entry], live: set[bytes]) -> None:
+    wanted = [name for entry in entries for name in links_of(entry.body or b"", "an entry")]
+    while wanted:
+        wanted = [name for name in dict.fromkeys(wanted) if name not in live]
+        live.update(wanted)
+        found = store.backend.objects(wanted)
+        wanted = [link for name, stored in found.items() for link in links_of(stored, name.hex())]

@@ -1,0 +1,46 @@
+"""The public surface is a decision: a name enters or leaves `knotline` only together with this list."""
+
+from __future__ import annotations
+
+import builtins
+
+import knotline
+
+# Sorted as `sorted()` does it.
+EXPECTED: list[str] = [
+    "FrozenDict",
+    "FrozenList",
+    "Gate",
+    "Header",
+    "Held",
+    "MemoryBackend",
+    "SqliteBackend",
+    "Store",
+    "errors",
+    "freeze",
+    "serializable",
+    "sweep",
+    "verify",
+]
+
+
+def test_the_contents_page_is_exactly_this() -> None:
+    assert sorted(knotline.__all__) == EXPECTED
+
+
+def test_the_list_is_sorted_and_has_no_doubles() -> None:
+    assert sorted(set(EXPECTED)) == EXPECTED
+
+
+def test_each_name_is_there() -> None:
+    assert [name for name in EXPECTED if not hasattr(knotline, name)] == []
+
+
+def test_a_star_import_gives_them_all() -> None:
+    names: dict[str, object] = {}
+    exec("from knotline import *", names)
+    assert sorted(names.keys() - {"__builtins__"}) == EXPECTED
+
+
+def test_no_name_shadows_a_builtin() -> None:
+    assert set(EXPECTED) & set(dir(builtins)) == set()
