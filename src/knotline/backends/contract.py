@@ -31,6 +31,9 @@ never exceeds the save's own `rev`, so a run never loses its head and a stale wr
 **Recast.** `recast=((rev, body), …)` replaces the stored bodies of older entries of the run by other bytes
 that mean the same (they are smaller). A backend *may* ignore it; a rev that does not exist is ignored.
 
+**Alias.** `(folder, name)` under which a person would look for this entry. A backend whose files people read
+*may* show it there, for as long as the entry is kept; to all others it means nothing.
+
 **Tokens.** Small integers, 0 … 2**32-1, under which `find` finds the entry. They are derived: `find` *may*
 answer a superset only by a collision of tokens; callers check the heads.
 
@@ -90,6 +93,7 @@ class Save:
     objects: tuple[tuple[bytes, bytes], ...] = ()
     drop: int = 0
     recast: tuple[tuple[int, bytes], ...] = ()
+    alias: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,7 +378,14 @@ class Store:
         for _ in range(_TRIES):
             warm = Warm(run_name(key), key, self._writer, self.reader.head(key), None)
             draft = warm.draft_state(
-                copy, op="document", at=self.clock(), epoch=0, note={}, tokens=tokens, drop=warm.rev + 1
+                copy,
+                op="document",
+                at=self.clock(),
+                epoch=0,
+                note={},
+                tokens=tokens,
+                drop=warm.rev + 1,
+                alias=(category, name),
             )
             if self.settle(draft, self.backend.commit([draft.save], sync=sync)[0]):
                 return draft.header

@@ -104,6 +104,7 @@ class Warm:
         tokens: tuple[int, ...],
         seal: Header | None = None,
         drop: int = 0,
+        alias: tuple[str, str] | None = None,
     ) -> Draft:
         """A save of `value`; with `seal`, of the current state, whole, in a move that is no step of the undo stack."""
         self.spent = True  # until settled: whatever goes wrong from here on, the copy is not the head's
@@ -147,7 +148,7 @@ class Warm:
         stored = close_piece(links, payload)
         header = self._header(rev, op, at, epoch, note, pos=rev, parent=base, undo=undo, redo=redo)
         draft = self._close(
-            header, stored, links, payload, tokens, tuple(pieces.objects.items()), recast=recast, drop=drop
+            header, stored, links, payload, tokens, tuple(pieces.objects.items()), recast=recast, drop=drop, alias=alias
         )
         if isinstance(body, Delta):
             after.window = [*before.window, (rev, payload, stored)] if after.window_bytes < _WINDOW_BYTES else []
@@ -246,9 +247,10 @@ class Warm:
         *,
         recast: tuple[tuple[int, bytes], ...] = (),
         drop: int = 0,
+        alias: tuple[str, str] | None = None,
     ) -> Draft:
         head, entry_hash = close_head(header, self.key, b"".join(links), payload)
-        save = Save(self.key, header.rev, head, stored, tokens, objects, drop, recast)
+        save = Save(self.key, header.rev, head, stored, tokens, objects, drop, recast, alias)
         return Draft(save, header.with_hash(entry_hash), self)
 
 
