@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "ConfigError",
     "Conflict",
     "ContractBroken",
     "Damaged",
@@ -17,12 +18,15 @@ __all__ = [
     "LeaseHeld",
     "NotFound",
     "NothingToUndo",
+    "PlaintextInEncryptedStore",
+    "Tampered",
     "TooLarge",
     "Unavailable",
     "UnknownFormat",
     "UnknownType",
     "Unstorable",
     "Unsupported",
+    "WrongKey",
 ]
 
 
@@ -58,15 +62,15 @@ class Conflict(Error):
 
 
 class LeaseHeld(Error):
-    """Another owner holds the run, for `seconds` more unless it renews."""
+    """Another owner holds the run until `until` (seconds of the store's clock), unless it renews."""
 
     hint = "wait until the lease ends, or ask its owner to release it"
 
-    def __init__(self, run: str, *, owner: str, seconds: float) -> None:
+    def __init__(self, run: str, *, owner: str, until: float) -> None:
         self.run = run
         self.owner = owner
-        self.seconds = seconds
-        super().__init__(f"run {run!r} is held by {owner!r} for {seconds:.1f} s more")
+        self.until = until
+        super().__init__(f"run {run!r} is held by {owner!r}")
 
 
 class Fenced(Error):
@@ -99,6 +103,34 @@ class Damaged(Error):
         self.what = what
         self.why = why
         super().__init__(f"{what} is damaged: {why}")
+
+
+class Tampered(Damaged):
+    """Encrypted bytes that do not authenticate: forged, changed, moved from elsewhere, or simply damaged."""
+
+    hint = "the key is right; compare the store with a copy that you trust, and find out who can write to it"
+
+
+class PlaintextInEncryptedStore(Damaged):
+    """What was never encrypted, where everything is. It is never taken for the store's own."""
+
+    hint = "somebody wrote to this store without its key; encrypt plain runs by copying them into an encrypted store"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, why="it was never encrypted")
+
+
+class WrongKey(Error):
+    """No key that was given opens the store. `tried` names the sources that were asked, never what they hold."""
+
+    hint = "give the key or the passphrase of one of the store's slots"
+
+    def __init__(self, what: str, *, why: str, tried: tuple[str, ...] = ()) -> None:
+        self.what = what
+        self.why = why
+        self.tried = tried
+        asked = f"; tried {', '.join(tried)}" if tried else ""
+        super().__init__(f"{what}: {why}{asked}")
 
 
 class UnknownFormat(Error):
@@ -158,6 +190,23 @@ class Unsupported(Error):
         self.what = what
         self.why = why
         super().__init__(f"{what}: {why}")
+
+
+class ConfigError(Error):
+    """A setting that cannot be used: what said it (a file, a variable, an argument), and what it may be instead.
+
+    `found` and `wanted` are descriptions for people. `suggestion` is a name that was probably meant, or "".
+    """
+
+    def __init__(self, file: str, key: str, *, found: str, wanted: str, suggestion: str = "") -> None:
+        self.file = file
+        self.key = key
+        self.found = found
+        self.wanted = wanted
+        self.suggestion = suggestion
+        meant = f"; did you mean {suggestion!r}?" if suggestion else ""
+        where = f"{file}: {key}" if key else file
+        super().__init__(f"{where}: found {found}, wanted {wanted}{meant}")
 
 
 class ContractBroken(Error):

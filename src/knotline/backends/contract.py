@@ -239,6 +239,10 @@ class Backend(Protocol):
 
     def discard(self, ids: Sequence[bytes], *, mark: int) -> int: ...
 
+    def check(self) -> list[str]:
+        """What the medium itself finds wrong (an index that lost rows, say), in words; reads all of it."""
+        ...
+
     def size(self) -> int:
         """Bytes at rest, everything included (a write-ahead log too)."""
         ...

@@ -283,6 +283,9 @@ class MemoryBackend:
                 del self._objects[oid], self._claims[oid]
             return len(dead)
 
+    def check(self) -> list[str]:
+        return []
+
     def size(self) -> int:
         with self._lock:
             self._open()

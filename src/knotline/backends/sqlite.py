@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import apsw
 
@@ -22,7 +22,7 @@ from knotline.backends.contract import MAX_REV, Attachment, Entry, Lease, Outcom
 from knotline.backends.sqlite_file import Cursor, Place, busy, cursor, translate
 from knotline.backends.sqlite_find import find
 from knotline.backends.sqlite_writer import Writer, forked
-from knotline.errors import Unavailable, Unsupported
+from knotline.errors import Damaged, Unavailable, Unsupported
 
 __all__ = ["SqliteBackend"]
 
@@ -55,6 +55,8 @@ class _Reader:
                 self._undo(error)
                 if isinstance(error, apsw.Error):
                     raise translate(error, self._place.name) from error
+                if isinstance(error, UnicodeDecodeError | OverflowError):
+                    raise Damaged(self._place.name, why=f"a row that cannot be read: {error}") from error
                 raise
 
     def _undo(self, error: BaseException) -> None:
@@ -127,7 +129,7 @@ class SqliteBackend:
         sql = "SELECT rev, head, body, seq FROM log WHERE run=(SELECT n FROM run WHERE key=?) ORDER BY rev DESC LIMIT 1"
         with self._reader.snapshot() as at:
             rows = at.execute(sql, (run,)).fetchall()
-        return Entry(run, *rows[0]) if rows else None
+        return self._entries(run, rows)[0] if rows else None
 
     def entries(self, run: bytes, lo: int, hi: int, *, bodies: bool = True) -> list[Entry]:
         body = "body" if bodies else "NULL"
@@ -137,7 +139,17 @@ class SqliteBackend:
         )
         with self._reader.snapshot() as at:
             rows = at.execute(sql, (run, lo, hi)).fetchall()
+        return self._entries(run, rows, bodies=bodies)
+
+    def _entries(self, run: bytes, rows: list[Any], *, bodies: bool = True) -> list[Entry]:
+        self._typed(rows, int, bytes, bytes if bodies else type(None), int)
         return [Entry(run, *row) for row in rows]
+
+    def _typed(self, rows: list[Any], *kinds: type) -> None:
+        """A damaged row may come back with other types: SQLite stores them value by value."""
+        for row in rows:
+            if tuple(map(type, row)) != kinds:
+                raise Damaged(self.name, why="a row with other types than were written")
 
     def find(
         self,
@@ -149,7 +161,9 @@ class SqliteBackend:
         limit: int = 100,
     ) -> list[Entry]:
         with self._reader.snapshot() as at:
-            return find(at, tokens, run=run, beyond=beyond, newest=newest, limit=limit)
+            found = find(at, tokens, run=run, beyond=beyond, newest=newest, limit=limit)
+        self._typed([(it.run, it.rev, it.head, it.cursor) for it in found], bytes, int, bytes, int)
+        return found
 
     def runs(self, *, after: bytes | None = None, limit: int = 1000) -> list[tuple[bytes, int]]:
         sql = (
@@ -158,18 +172,22 @@ class SqliteBackend:
         )
         with self._reader.snapshot() as at:
             # No key is empty, so the empty one is before them all.
-            return at.execute(sql, (after or b"", max(limit, 0))).fetchall()
+            rows = at.execute(sql, (after or b"", max(limit, 0))).fetchall()
+        self._typed(rows, bytes, int)
+        return rows
 
     def objects(self, ids: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._reader.snapshot() as at:
             each = ((oid,) for oid in ids)
             rows = at.executemany("SELECT id, data FROM obj WHERE id=?", each).fetchall()
+        self._typed(rows, bytes, bytes)
         return dict(rows)
 
     def object_ids(self, *, after: bytes | None = None, limit: int = 10000) -> list[bytes]:
         sql = "SELECT id FROM obj WHERE id>? ORDER BY id LIMIT ?"
         with self._reader.snapshot() as at:
             rows = at.execute(sql, (after or b"", max(limit, 0))).fetchall()
+        self._typed(rows, bytes)
         return [row[0] for row in rows]
 
     def attachments(self, run: bytes, *, lo: int = 0, hi: int = MAX_REV) -> list[Attachment]:
@@ -179,6 +197,7 @@ class SqliteBackend:
         )
         with self._reader.snapshot() as at:
             rows = at.execute(sql, (run, lo, hi)).fetchall()
+        self._typed(rows, int, bytes, int, int, bytes)
         return [Attachment(*row) for row in rows]
 
     # -- leases --------------------------------------------------------------------------------------------
@@ -228,6 +247,7 @@ class SqliteBackend:
 
     def _held(self, at: Cursor, number: int) -> tuple[str, int, float] | None:
         rows = at.execute("SELECT owner, epoch, until FROM lease WHERE run=?", (number,)).fetchall()
+        self._typed(rows, str, int, float)
         return rows[0] if rows else None
 
     # -- space ---------------------------------------------------------------------------------------------
@@ -241,6 +261,18 @@ class SqliteBackend:
             before = at.connection.total_changes()
             at.executemany("DELETE FROM obj WHERE id=? AND claim<=?", ((oid, mark) for oid in ids))
             return at.connection.total_changes() - before
+
+    def check(self) -> list[str]:
+        with self._reader.snapshot() as at:
+            found = [str(row[0]) for row in at.execute("PRAGMA integrity_check(20)").fetchall()]
+            lost = (
+                "SELECT count(*) FROM log WHERE rev<0 OR rev>?"
+                " OR run NOT IN (SELECT n FROM run WHERE typeof(key)='blob')"
+            )
+            astray = at.execute(lost, (MAX_REV,)).fetchall()[0][0]
+        return [text for text in found if text != "ok"] + (
+            [f"{astray} entries of no run or revision"] if astray else []
+        )
 
     def size(self) -> int:
         with self._reader.snapshot():

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from knotline.codec.forms import exact
 from knotline.codec.frames import ID, digest
+from knotline.codec.private import private
 from knotline.codec.reading import decode
 from knotline.codec.values import encode
 from knotline.errors import Damaged, UnknownFormat
@@ -44,7 +45,7 @@ def close_head(header: Header, key: bytes, links: bytes, body: bytes) -> tuple[b
             _relative(rev, header.redo),
             header.prev,
             header.writer,
-            dict(header.note),
+            private(dict(header.note), "note"),
         ]
     )
     entry_hash = _entry_hash(key, rev, payload, links, body)

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from knotline.backends import MAX_REV, Entry
 from knotline.codec import PREV, decode, links_of, open_head, open_piece
-from knotline.errors import Error, NotFound
+from knotline.errors import Damaged, Error, NotFound
 from knotline.records import Header
 from knotline.store.bodies import Delta, Fork
-from knotline.store.log import Store
+from knotline.store.log import Store, open_attachment
 from knotline.store.names import run_name
 from knotline.store.reading import Opened, Sight
 from knotline.store.seal import object_id
@@ -69,6 +69,7 @@ class _Check:
         self.broken: dict[bytes, str] = {}
         self.states: dict[tuple[bytes, int], _State] = {}
         self.bad: dict[tuple[bytes, int], str] = {}
+        self.breaks: list[Damage] = []
 
     # -- objects ------------------------------------------------------------------------------------------
 
@@ -107,6 +108,11 @@ class _Check:
 
     def run(self, key: bytes) -> None:
         self.report.runs += 1
+        for found in self.store.backend.attachments(key):
+            try:
+                open_attachment(key, found)
+            except Error as error:
+                self.breaks.append(Damage(f"attachment {found.idx} of {run_name(key)!r} at {found.rev}", str(error)))
         before: Header | None = None
         lo = 0
         while True:
@@ -120,15 +126,27 @@ class _Check:
 
     def _entries(self, key: bytes, lo: int) -> list[Entry]:
         """The next entries that exist, however large the gap that a prune left."""
-        entries = self.store.backend.entries(key, lo, min(lo + _PAGE - 1, MAX_REV))
+        entries = self._page(key, lo, min(lo + _PAGE - 1, MAX_REV))
         if not entries:
             head = self.store.backend.head(key)
             if head is not None and head.rev >= lo:
                 step = _PAGE
                 while not entries and lo <= head.rev:
-                    entries = self.store.backend.entries(key, lo, min(lo + step - 1, MAX_REV))[:_PAGE]
+                    entries = self._page(key, lo, min(lo + step - 1, MAX_REV))[:_PAGE]
                     lo, step = lo + step, step * 2
         return entries
+
+    def _page(self, key: bytes, lo: int, hi: int) -> list[Entry]:
+        """All at once; by halves where the medium itself reports damage."""
+        try:
+            return self.store.backend.entries(key, lo, hi)
+        except Error as error:
+            if lo < hi:
+                middle = (lo + hi) // 2
+                return self._page(key, lo, middle) + self._page(key, middle + 1, hi)
+            self._found((key, lo), f"entry {_named((key, lo))}", error)
+            self.states[key, lo] = _State(None, [])
+            return []
 
     def _entry(self, entry: Entry, before: Header | None, sight: Sight) -> Header | None:
         self.report.entries += 1
@@ -139,15 +157,23 @@ class _Check:
             header = open_head(entry.head, run_name(entry.run), entry.rev)
         except Error as error:
             self._found(place, f"entry {name}", error)
+            self.states[place] = _State(None, [])  # it may have been one
             return None
-        if before is not None and (before.rev + 1 != entry.rev or before.hash[:PREV] != header.prev):
-            self._found(place, f"entry {name}", "it does not follow the entry before it")
+        if (
+            before is not None
+            and (before.rev + 1 != entry.rev or before.hash[:PREV] != header.prev)
+            # A prune beside us may have taken the one before, and more, between two pages.
+            and self._there((entry.run, before.rev))
+        ):
+            # Not what makes a state unreadable: nothing is read through this link.
+            self.breaks.append(Damage(f"entry {name}", "it does not follow the entry before it"))
         try:
             opened = self.store.reader.open(entry, sight)
             self._decodes(opened)
         except (Error, NotFound) as error:
             self._found(place, f"entry {name}", error)
-            self.states[place] = _State(None, [])
+            if header.has_state:
+                self.states[place] = _State(None, [])
             return header
         if header.has_state:
             body = opened.body
@@ -170,12 +196,16 @@ class _Check:
     # -- what it means ------------------------------------------------------------------------------------
 
     def conclude(self) -> Report:
+        self._bases()
         missing = self._missing()
         if missing:
             # Written after we looked: look again at just these before calling them missing.
             self.objects(ids=missing)
-            for name in self._missing():
-                self.broken.setdefault(name, "it is missing")
+            missing = self._missing()
+        if missing or self.bad:
+            self._forget(set(missing))
+        for name in self._missing():
+            self.broken.setdefault(name, "it is missing")
         reach = self._reach()
         victims: dict[object, list[tuple[str, int]]] = {cause: [] for cause in [*self.bad, *self.broken]}
         causes: dict[tuple[bytes, int], set[object]] = {}
@@ -188,7 +218,38 @@ class _Check:
             self.report.damage.append(Damage(what, why, tuple(victims[place])))
         for name, why in self.broken.items():
             self.report.damage.append(Damage(f"object {name.hex()}", why, tuple(victims[name])))
+        self.report.damage += self.breaks
         return self.report
+
+    def _bases(self) -> None:
+        """States whose base is not there: dropped under them, which no prune does, or lost."""
+        for place, state in self.states.items():
+            base = state.base
+            if base is not None and base not in self.states and base not in self.bad and not self._there(base):
+                self.bad.setdefault(place, f"entry {_named(place)}\0what it stands on is missing: {_named(base)}")
+
+    def _forget(self, missing: set[bytes]) -> None:
+        """What was pruned, and swept, while we looked is no damage: only what is still there counts.
+
+        An entry that is still there after one of its objects was not is damaged indeed: a sweep takes no object
+        before the last entry that leads to it is gone.
+        """
+        doubted = [place for place, state in self.states.items() if not missing.isdisjoint(state.links)]
+        above = [name for name, links in self.links.items() if not missing.isdisjoint(links)]
+        for place in {*doubted, *self.bad}:
+            if not self._there(place):
+                self.states.pop(place, None)
+                self.bad.pop(place, None)
+        there = set(self.store.backend.objects(above)) if above else set[bytes]()
+        for name in above:
+            if name not in there:
+                del self.links[name]
+
+    def _there(self, place: tuple[bytes, int]) -> bool:
+        try:
+            return bool(self.store.backend.entries(place[0], place[1], place[1], bodies=False))
+        except Error:
+            return True  # there, and damaged
 
     def _missing(self) -> list[bytes]:
         wanted = {name for links in self.links.values() for name in links}
@@ -238,6 +299,10 @@ class _Check:
         return found
 
 
+def _named(place: tuple[bytes, int]) -> str:
+    return f"{run_name(place[0])!r} at {place[1]}"
+
+
 def _read_each(read: Callable[[list[bytes]], dict[bytes, bytes]], names: list[bytes]) -> dict[bytes, Any]:
     """All at once; one by one where the medium itself reports damage."""
     try:
@@ -252,11 +317,26 @@ def _read_each(read: Callable[[list[bytes]], dict[bytes, bytes]], names: list[by
 def verify(store: Store, *, run: str | None = None) -> Report:
     """Every entry of one run or of all, and every object: hashes, links, the chain, and whether it decodes."""
     check = _Check(store)
-    for key, _ in store.logs():
-        if run is None or run_name(key) == run:
-            check.run(key)
-    check.objects()
-    return check.conclude()
+    medium: list[Damage] = []
+
+    def look(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Damaged as error:
+            medium.append(Damage(error.what, error.why))
+
+    def runs() -> None:
+        for key, _ in store.logs():
+            if run is None or run_name(key) == run:
+                look(lambda key=key: check.run(key))
+
+    if run is None:
+        look(lambda: medium.extend(Damage(store.backend.name, why) for why in store.backend.check()))
+    look(runs)
+    look(check.objects)
+    report = check.conclude()
+    report.damage[:0] = medium
+    return report
 
 
 def sweep(store: Store) -> Swept:

@@ -20,7 +20,7 @@ from knotline.codec import private
 from knotline.errors import Unavailable
 from knotline.records import Header
 from knotline.store.log import Held, Store
-from knotline.store.names import label_token, run_key
+from knotline.store.names import label_tokens, run_key
 from knotline.store.warm import Draft, Warm
 
 __all__ = ["Gate"]
@@ -72,7 +72,7 @@ class Gate:
     ) -> Header:
         """As `Store.append`. What is saved is the value at the time of the call, whatever the caller does next."""
         key = run_key(run)
-        tokens = tuple(map(label_token, labels))
+        tokens = label_tokens(labels)
         store = self.store
         for _ in range(_TRIES):
             warm = store.ready(key)

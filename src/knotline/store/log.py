@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from knotline.backends import MAX_REV, Attach, Attachment, Backend, Conflicted, Done, Entry, Failed, Outcome
-from knotline.codec import decode, encode, open_head, private
-from knotline.errors import Conflict, Fenced, LeaseHeld, NotFound, NothingToUndo, Unavailable
+from knotline.codec import decode, digest, encode, open_head, private
+from knotline.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, NothingToUndo, Unavailable
 from knotline.records import NOWHERE, Header, Op
 from knotline.store.bodies import Body, Delta, Fork, Nothing
-from knotline.store.names import document_key, document_name, is_run, label_token, run_key, run_name
-from knotline.store.reading import Reader
+from knotline.store.names import document_key, document_name, is_run, label_token, label_tokens, run_key, run_name
+from knotline.store.reading import Loaded, Reader
 from knotline.store.warm import Draft, Warm
 
-__all__ = ["Found", "Held", "Page", "Store"]
+__all__ = ["Found", "Held", "Page", "Store", "open_attachment"]
 
 _PIN: Final = "op=pin"
 _TRIES: Final = 10_000
+_CHECK: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Store:
         Without it a save that lost a race reads the head again and appends.
         """
         key = run_key(run)
-        tokens = tuple(map(label_token, labels))
+        tokens = label_tokens(labels)
         for _ in range(_TRIES):
             warm = self.warm(key)
             with warm.lock:
@@ -134,7 +135,7 @@ class Store:
     def load(self, run: str, rev: int | None = None) -> Any:
         """The state that is current at the head, or after the entry `rev`."""
         key = run_key(run)
-        return self.reader.load(key, self._existing(key, rev)).tree
+        return self._loaded(key, lambda: self._existing(key, rev)).tree
 
     def header(self, run: str, rev: int | None = None) -> Header:
         return self._existing(run_key(run), rev)
@@ -146,6 +147,8 @@ class Store:
             warm = self.warm(key)
             with warm.lock:
                 if warm.spent:
+                    continue
+                if (warm.head is None or warm.head.pos == NOWHERE) and self.outdated(warm):
                     continue
                 head = self._visible(warm)
                 draft = warm.draft_state(
@@ -196,7 +199,7 @@ class Store:
     def annotate(
         self, run: str, note: Mapping[str, object], *, labels: Iterable[str] = (), held: Held | None = None
     ) -> Header:
-        tokens = tuple(map(label_token, labels))
+        tokens = label_tokens(labels)
         return self._move(run_key(run), lambda head: _aside(head, "annotate", note, tokens), held)
 
     def pin(self, run: str, rev: int, *, keep: bool = True, why: str = "") -> Header:
@@ -220,18 +223,26 @@ class Store:
         if not self._stands(key, origin.pos):
             raise NotFound("state", f"{run}@{origin.rev}")
         state = self.reader.header(key, origin.pos)
-        if self.reader.head(into) is not None:
-            raise Conflict(new, expected=NOWHERE, found=0)
+        present = self.reader.head(into)
+        if present is not None and present.op != "delete":
+            raise Conflict(new, expected=NOWHERE, found=present.rev)
         # The pin comes first: an origin that is forked and then pruned must not lose what the fork stands on.
         self.pin(run, state.rev, why=f"origin of {new}")
-        warm = Warm(new, into, self._writer, None, None)
+        warm = Warm(new, into, self._writer, present, None)
         body = Fork(key, state.rev, state.hash)
         said = {"origin": run, "origin_rev": state.rev, **(note or {})}
         draft = warm.draft_move(
-            "fork", at=self.clock(), epoch=0, note=said, pos=0, undo=NOWHERE, redo=NOWHERE, body=body
+            "fork",
+            at=self.clock(),
+            epoch=warm.epoch,
+            note=said,
+            pos=warm.rev + 1,
+            undo=NOWHERE,
+            redo=NOWHERE,
+            body=body,
         )
         if not self.settle(draft, self.backend.commit([draft.save])[0], expected=NOWHERE):
-            raise Conflict(new, expected=NOWHERE, found=0)
+            raise Conflict(new, expected=NOWHERE, found=warm.rev + 1)
         return draft.header
 
     def prune(self, run: str, *, keep_from: int, held: Held | None = None) -> Header:
@@ -244,7 +255,7 @@ class Store:
 
         def move(head: Header) -> Move:
             pins = self._pins(key)
-            floor = self._floor(key, [keep_from, head.pos, *pins, *self._behind(key, keep_from, head.rev)])
+            floor = self._floor(key, [head.pos, *pins, *self._behind(key, keep_from, head.rev)])
             note = {"floor": floor, "pins": [[rev, why] for rev, why in pins.items()]}
             move = _aside(head, "prune", note, (label_token(_PIN),))
             return Move(move.op, move.pos, move.undo, move.redo, note, move.body, move.tokens, drop=floor)
@@ -286,11 +297,16 @@ class Store:
         return self._anchor(key, pos) is not None
 
     def _behind(self, key: bytes, lo: int, hi: int) -> Iterator[int]:
-        """Entries from `lo` on with a state that is older, or made on an older one: a rollback leads there."""
+        """Of the entries from `lo` on: the first, and those with a state that is older or was made on an older one.
+
+        A rollback leads there. What all the others stand on is not lower.
+        """
+        first: int | None = None
         for start in range(max(lo, 0), hi + 1, 500):
             for entry in self.backend.entries(key, start, min(start + 499, hi), bodies=False):
+                first = entry.rev if first is None else first
                 header = open_head(entry.head, run_name(key), entry.rev)
-                if (header.parent if header.has_state else header.pos) < lo:
+                if entry.rev == first or (header.parent if header.has_state else header.pos) < first:
                     yield entry.rev
 
     def _pins(self, key: bytes) -> dict[int, str]:
@@ -321,7 +337,7 @@ class Store:
         key = run_key(run)
         lease = self.backend.acquire(key, owner, ttl)
         if lease.owner != owner:
-            raise LeaseHeld(run, owner=lease.owner, seconds=ttl if not lease.live else max(0.0, lease.until))
+            raise LeaseHeld(run, owner=lease.owner, until=lease.until)
         while True:
             head = self.reader.head(key)
             current = 0 if head is None else head.epoch
@@ -357,16 +373,19 @@ class Store:
 
     def attach(self, run: str, rev: int, task: str, idx: int, value: object, *, held: Held | None = None) -> bool:
         """Keep a value beside an entry without moving the head; False if another value is there already."""
-        data = encode(private(value, task))
+        payload = encode(private(value, task))
         epoch = 0 if held is None else held.epoch
-        write = Attach(run_key(run), rev, task.encode("utf-8", "surrogatepass"), idx, epoch, data)
+        key, name = run_key(run), task.encode("utf-8", "surrogatepass")
+        check = attachment_check(key, rev, name, idx, epoch, payload)
+        write = Attach(key, rev, name, idx, epoch, check + payload)
         outcome = self.backend.commit([write])[0]
         if isinstance(outcome, Failed):
             raise outcome.error
         return isinstance(outcome, Done)
 
     def attachments(self, run: str, *, lo: int = 0, hi: int = MAX_REV) -> list[tuple[Attachment, Any]]:
-        return [(found, decode(found.data)) for found in self.backend.attachments(run_key(run), lo=lo, hi=hi)]
+        key = run_key(run)
+        return [(found, open_attachment(key, found)) for found in self.backend.attachments(key, lo=lo, hi=hi)]
 
     # -- documents ----------------------------------------------------------------------------------------
 
@@ -393,10 +412,14 @@ class Store:
 
     def get(self, category: str, name: str) -> Any:
         key = document_key(category, name)
-        header = self.reader.head(key)
-        if header is None or header.pos == NOWHERE:
-            raise NotFound(category, name)
-        return self.reader.load(key, header).tree
+
+        def newest() -> Header:
+            header = self.reader.head(key)
+            if header is None or header.pos == NOWHERE:
+                raise NotFound(category, name)
+            return header
+
+        return self._loaded(key, newest).tree
 
     def remove(self, category: str, name: str) -> bool:
         key = document_key(category, name)
@@ -433,7 +456,7 @@ class Store:
     ) -> Page:
         """Headers of entries that carry all these labels. A collision of labels is possible: check the header."""
         key = None if run is None else run_key(run)
-        tokens = tuple(map(label_token, labels))
+        tokens = label_tokens(labels)
         found = self.backend.find(tokens, run=key, beyond=beyond, newest=newest, limit=limit)
         items = [Found(open_head(entry.head, run_name(entry.run), entry.rev), entry.cursor) for entry in found]
         return Page(items, found[-1].cursor if len(found) == limit else None)
@@ -484,8 +507,16 @@ class Store:
                 return warm
             if warm is not None and warm.lock.locked():
                 return warm  # somebody's draft is under way; the caller waits for its lock and looks again
-        head = self.reader.head(key)
-        loaded = None if head is None or head.pos == NOWHERE else self.reader.load(key, head, private=True)
+        head, loaded = self.reader.head(key), None
+        while head is not None and head.pos != NOWHERE:
+            try:
+                loaded = self.reader.load(key, head, private=True)
+                break
+            except (Damaged, NotFound):
+                # As in `_loaded`: another process may have pruned what we were reading.
+                before, head = head, self.reader.head(key)
+                if head is None or head.rev == before.rev:
+                    raise
         fresh = Warm(run_name(key), key, self._writer, head, loaded)
         with self._mutex:
             present = self._warms.get(key)
@@ -571,6 +602,18 @@ class Store:
             raise Fenced(warm.run, epoch=held.epoch, current=warm.epoch)
         return held.epoch
 
+    def _loaded(self, key: bytes, find: Callable[[], Header]) -> Loaded:
+        """Reading a state takes several looks at the store. If the log went on between them, what the first one
+        led to may have been dropped since, and swept: that is no damage, and there is a newer answer.
+        """
+        while True:
+            header = find()
+            try:
+                return self.reader.load(key, header)
+            except (Damaged, NotFound):
+                if find().rev == header.rev:
+                    raise
+
     def _existing(self, key: bytes, rev: int | None) -> Header:
         head = self.reader.head(key)
         if head is None or head.op == "delete":
@@ -587,6 +630,20 @@ class Store:
         """Our own move made the warm head stale: the next save would only find that out by a conflict."""
         with self._mutex:
             self._warms.pop(key, None)
+
+
+def attachment_check(key: bytes, rev: int, task: bytes, idx: int, epoch: int, payload: bytes) -> bytes:
+    """Stands in front of what is attached: media return wrong bytes, and nothing else would notice here."""
+    place = b"%d %d %d" % (rev, idx, epoch)
+    return digest(b"att", key, place, task, payload)[:_CHECK]
+
+
+def open_attachment(key: bytes, found: Attachment) -> Any:
+    check, payload = found.data[:_CHECK], found.data[_CHECK:]
+    if attachment_check(key, found.rev, found.task, found.idx, found.epoch, payload) != check:
+        what = f"attachment {found.task!r} {found.idx} of {run_name(key)!r} at {found.rev}"
+        raise Damaged(what, why="its check does not match")
+    return decode(payload)
 
 
 def _aside(head: Header, op: Op, note: Mapping[str, object], tokens: tuple[int, ...]) -> Move:

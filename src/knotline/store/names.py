@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from knotline.backends import MAX_RUN_KEY
 from knotline.codec import digest
 from knotline.errors import Unstorable
 
-__all__ = ["document_key", "document_name", "is_run", "label_token", "run_key", "run_name"]
+__all__ = ["document_key", "document_name", "is_run", "label_token", "label_tokens", "run_key", "run_name"]
 
 _RUN = b"r"
 _DOCUMENT = b"d"
@@ -42,6 +44,10 @@ def document_name(key: bytes) -> tuple[str, str] | None:
 def label_token(label: str) -> int:
     """Labels are found by four bytes of their digest; whoever searches checks the header."""
     return int.from_bytes(digest(b"lbl", label.encode("utf-8", "surrogatepass"))[:4], "big")
+
+
+def label_tokens(labels: Iterable[str]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(map(label_token, labels)))
 
 
 def _text(name: str, kind: str) -> bytes:

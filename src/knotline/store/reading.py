@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from knotline.backends import Backend, Entry
+from knotline.backends import MAX_REV, Backend, Entry
 from knotline.codec import check_body, decode, make_dictionary, open_head, open_piece
 from knotline.errors import Damaged, NotFound
 from knotline.records import NOWHERE, Header
@@ -61,7 +61,7 @@ class Reader:
         return None if entry is None else open_head(entry.head, run_name(key), entry.rev)
 
     def header(self, key: bytes, rev: int) -> Header:
-        found = self._backend.entries(key, rev, rev, bodies=False)
+        found = self._backend.entries(key, rev, rev, bodies=False) if 0 <= rev <= MAX_REV else []
         if not found:
             raise NotFound("revision", f"{run_name(key)}@{rev}")
         return open_head(found[0].head, run_name(key), rev)

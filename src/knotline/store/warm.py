@@ -35,6 +35,8 @@ SEAL_COST: Final = 4
 SEAL_AT_LAST: Final = 2048
 _WINDOW_BYTES: Final = 1 << 20
 _RECAST_LEAST: Final = 256
+_DICTIONARY_LEAST: Final = 8
+"""zstd refuses a dictionary with less in it, and it would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class Warm:
     def _recast(self, state: _Next, pieces: Pieces, rev: int) -> tuple[tuple[int, bytes], ...]:
         """The seal just stored the same items: the deltas that brought them shrink to references to it."""
         content = b"".join(pieces.fresh)
-        if not content or len(content) > _WINDOW_BYTES:
+        if not _DICTIONARY_LEAST <= len(content) <= _WINDOW_BYTES:
             return ()
         dictionary = dictionary_compressor(content)
         recast: list[tuple[int, bytes]] = []

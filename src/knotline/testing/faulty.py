@@ -136,6 +136,9 @@ class FaultyBackend:
     def discard(self, ids: Sequence[bytes], *, mark: int) -> int:
         return self._call("discard", lambda: self.inner.discard(ids, mark=mark))
 
+    def check(self) -> list[str]:
+        return self._call("check", self.inner.check)
+
     def size(self) -> int:
         return self._call("size", self.inner.size)
 

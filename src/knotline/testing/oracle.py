@@ -186,6 +186,10 @@ class RawOracle:
         self.blobs = {oid: data for oid, data in self.blobs.items() if oid in spared or oid not in ids}
         return before - len(self.blobs)
 
+    def check(self) -> list[str]:
+        self._use()
+        return []
+
     def size(self) -> int:
         self._use()
         kept = sum(len(kept.save.head) + len(kept.body) for kept in self.log)

@@ -226,6 +226,9 @@ class StrictBackend:
             _id(oid)
         return self._call(lambda: self.inner.discard(ids, mark=mark))
 
+    def check(self) -> list[str]:
+        return self._call(self.inner.check)
+
     def size(self) -> int:
         return self._call(self.inner.size)
 
