@@ -69,6 +69,8 @@ class _Check:
         self.broken: dict[bytes, str] = {}
         self.states: dict[tuple[bytes, int], _State] = {}
         self.bad: dict[tuple[bytes, int], str] = {}
+        self.floors: dict[bytes, int] = {}
+        """By run: what prunes said they dropped."""
         self.breaks: list[Damage] = []
 
     # -- objects ------------------------------------------------------------------------------------------
@@ -114,15 +116,20 @@ class _Check:
             except Error as error:
                 self.breaks.append(Damage(f"attachment {found.idx} of {run_name(key)!r} at {found.rev}", str(error)))
         before: Header | None = None
+        first: int | None = None
         lo = 0
         while True:
             entries = self._entries(key, lo)
             if not entries:
-                return
+                break
             sight = Sight()
             for entry in entries:
                 before = self._entry(entry, before, sight)
+                first = entry.rev if first is None else first
             lo = entries[-1].rev + 1
+
+        if first is not None and first > self.floors.get(key, 0) and first > 0:
+            self.breaks.append(Damage(f"run {run_name(key)!r}", f"its entries before {first} are missing"))
 
     def _entries(self, key: bytes, lo: int) -> list[Entry]:
         """The next entries that exist, however large the gap that a prune left."""
@@ -159,6 +166,10 @@ class _Check:
             self._found(place, f"entry {name}", error)
             self.states[place] = _State(None, [])  # it may have been one
             return None
+        dropped = header.note.get("floor", 0) if header.op in ("prune", "delete") else 0
+        floor = entry.rev if header.op == "document" else dropped
+        if type(floor) is int and floor > self.floors.get(entry.run, 0):
+            self.floors[entry.run] = floor
         if (
             before is not None
             and (before.rev + 1 != entry.rev or before.hash[:PREV] != header.prev)
@@ -225,6 +236,8 @@ class _Check:
         """States whose base is not there: dropped under them, which no prune does, or lost."""
         for place, state in self.states.items():
             base = state.base
+            if base is not None and base[0] == place[0] and base[1] < self.floors.get(place[0], 0):
+                continue  # what it was made on was pruned: it is no longer promised
             if base is not None and base not in self.states and base not in self.bad and not self._there(base):
                 self.bad.setdefault(place, f"entry {_named(place)}\0what it stands on is missing: {_named(base)}")
 

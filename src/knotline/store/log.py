@@ -52,6 +52,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pin:
+    rev: int
+    why: str
+    fork: str | None
+    """The run that stands on it: such a pin is not taken away by hand."""
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """What to append when it is not a state: decided on the head that it will follow."""
 
@@ -203,18 +211,20 @@ class Store:
         return self._move(run_key(run), lambda head: _aside(head, "annotate", note, tokens), held)
 
     def pin(self, run: str, rev: int, *, keep: bool = True, why: str = "") -> Header:
-        """Keep (or no longer keep) this revision's state whatever is pruned."""
-        key = run_key(run)
+        """Keep (or no longer keep) this revision's state whatever is pruned. What a fork stands on stays kept."""
+        return self._pin(run_key(run), rev, {"rev": rev, "keep": keep, "why": why})
 
+    def _pin(self, key: bytes, rev: int, note: Mapping[str, object]) -> Header:
         def move(head: Header) -> Move:
-            self.reader.header(key, rev)
-            return _aside(head, "pin", {"rev": rev, "keep": keep, "why": why}, (label_token(_PIN),))
+            if not self._stands(key, self.reader.header(key, rev).pos):
+                raise NotFound("state", f"{head.run}@{rev}")
+            return _aside(head, "pin", note, (label_token(_PIN),))
 
         return self._move(key, move, None)
 
     def pins(self, run: str) -> dict[int, str]:
-        """Pinned revisions and why."""
-        return self._pins(run_key(run))
+        """Pinned revisions and why; where there are several reasons, the last that was given."""
+        return {pin.rev: pin.why for pin in self._pins(run_key(run))}
 
     def fork(self, run: str, new: str, *, rev: int | None = None, note: Mapping[str, object] | None = None) -> Header:
         """A new run that begins with the state of `run` (at `rev`). Costs the same however large the state is."""
@@ -227,7 +237,7 @@ class Store:
         if present is not None and present.op != "delete":
             raise Conflict(new, expected=NOWHERE, found=present.rev)
         # The pin comes first: an origin that is forked and then pruned must not lose what the fork stands on.
-        self.pin(run, state.rev, why=f"origin of {new}")
+        self._pin(key, state.rev, {"rev": state.rev, "keep": True, "why": f"origin of {new}", "fork": new})
         warm = Warm(new, into, self._writer, present, None)
         body = Fork(key, state.rev, state.hash)
         said = {"origin": run, "origin_rev": state.rev, **(note or {})}
@@ -255,8 +265,9 @@ class Store:
 
         def move(head: Header) -> Move:
             pins = self._pins(key)
-            floor = self._floor(key, [head.pos, *pins, *self._behind(key, keep_from, head.rev)])
-            note = {"floor": floor, "pins": [[rev, why] for rev, why in pins.items()]}
+            kept = [pin.rev for pin in pins]
+            floor = self._floor(key, [head.pos, *kept, *self._behind(key, keep_from, head.rev)])
+            note = {"floor": floor, "pins": _pin_rows(pins)}
             move = _aside(head, "prune", note, (label_token(_PIN),))
             return Move(move.op, move.pos, move.undo, move.redo, note, move.body, move.tokens, drop=floor)
 
@@ -268,8 +279,8 @@ class Store:
 
         def move(head: Header) -> Move:
             pins = self._pins(key)
-            drop = self._floor(key, list(pins)) if pins else head.rev + 1
-            note = {"pins": [[rev, why] for rev, why in pins.items()]}
+            drop = self._floor(key, [pin.rev for pin in pins]) if pins else head.rev + 1
+            note = {"floor": drop, "pins": _pin_rows(pins)}
             return Move("delete", NOWHERE, NOWHERE, NOWHERE, note, Nothing(), (label_token(_PIN),), drop)
 
         return self._move(key, move, held)
@@ -309,8 +320,9 @@ class Store:
                 if entry.rev == first or (header.parent if header.has_state else header.pos) < first:
                     yield entry.rev
 
-    def _pins(self, key: bytes) -> dict[int, str]:
-        pins: dict[int, str] = {}
+    def _pins(self, key: bytes) -> list[_Pin]:
+        """In the order in which they were given, from the last prune's list and the moves after it."""
+        pins: dict[_Pin, None] = {}
         moves: list[Header] = []
         beyond: int | None = None
         while True:
@@ -323,12 +335,14 @@ class Store:
         for header in reversed(moves):
             note: Mapping[str, Any] = header.note
             if header.op != "pin":
-                pins = dict(note["pins"])
+                pins = dict.fromkeys(_Pin(rev, why, fork) for rev, why, fork in note["pins"])
             elif note["keep"]:
-                pins[note["rev"]] = note["why"]
+                pin = _Pin(note["rev"], note["why"], note.get("fork"))
+                pins.pop(pin, None)
+                pins[pin] = None
             else:
-                pins.pop(note["rev"], None)
-        return pins
+                pins = {pin: None for pin in pins if pin.rev != note["rev"] or pin.fork is not None}
+        return list(pins)
 
     # -- leases and attachments ---------------------------------------------------------------------------
 
@@ -376,6 +390,9 @@ class Store:
         payload = encode(private(value, task))
         epoch = 0 if held is None else held.epoch
         key, name = run_key(run), task.encode("utf-8", "surrogatepass")
+        head = None if held is None else self.reader.head(key)
+        if head is not None and epoch < head.epoch:
+            raise Fenced(run, epoch=epoch, current=head.epoch)
         check = attachment_check(key, rev, name, idx, epoch, payload)
         write = Attach(key, rev, name, idx, epoch, check + payload)
         outcome = self.backend.commit([write])[0]
@@ -427,7 +444,8 @@ class Store:
         def move(head: Header) -> Move:
             if head.pos == NOWHERE:
                 raise NotFound(category, name)
-            return Move("delete", NOWHERE, NOWHERE, NOWHERE, {}, Nothing(), (), head.rev + 1)
+            floor = {"floor": head.rev + 1}
+            return Move("delete", NOWHERE, NOWHERE, NOWHERE, floor, Nothing(), (), head.rev + 1)
 
         try:
             self._move(key, move, None)
@@ -462,11 +480,11 @@ class Store:
         return Page(items, found[-1].cursor if len(found) == limit else None)
 
     def runs(self) -> Iterator[tuple[str, int]]:
-        """Names and head revisions of all runs, deleted ones left out."""
+        """Names and head revisions of all runs that have a state; deleted ones have none."""
         for key, rev in self.logs():
             if is_run(key):
                 header = self.reader.header(key, rev)
-                if header.op != "delete":
+                if header.pos != NOWHERE:
                     yield header.run, rev
 
     def logs(self) -> Iterator[tuple[bytes, int]]:
@@ -644,6 +662,10 @@ def open_attachment(key: bytes, found: Attachment) -> Any:
         what = f"attachment {found.task!r} {found.idx} of {run_name(key)!r} at {found.rev}"
         raise Damaged(what, why="its check does not match")
     return decode(payload)
+
+
+def _pin_rows(pins: list[_Pin]) -> list[list[object]]:
+    return [[pin.rev, pin.why, pin.fork] for pin in pins]
 
 
 def _aside(head: Header, op: Op, note: Mapping[str, object], tokens: tuple[int, ...]) -> Move:
