@@ -140,6 +140,7 @@ class Entry:
     """A log entry as it rests. `body` is None when only heads were asked for.
 
     `cursor` orders entries over the whole store, oldest commit first; it is opaque to callers apart from that.
+    `tokens` are those of its save, each once, ascending.
     """
 
     run: bytes
@@ -147,6 +148,7 @@ class Entry:
     head: bytes
     body: bytes | None
     cursor: int
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,11 @@ class _Row:
     rev: int
     head: bytes
     body: bytes
-    tokens: frozenset[int]
+    tokens: tuple[int, ...]
     cursor: int
 
     def entry(self, *, body: bool) -> Entry:
-        return Entry(self.run, self.rev, self.head, self.body if body else None, self.cursor)
+        return Entry(self.run, self.rev, self.head, self.body if body else None, self.cursor, self.tokens)
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class MemoryBackend:
         for oid, data in save.objects:
             self._objects.setdefault(oid, data)
             self._claims[oid] = self._saves
-        row = _Row(save.run, save.rev, save.head, save.body, frozenset(save.tokens), self._saves)
+        row = _Row(save.run, save.rev, save.head, save.body, tuple(sorted(set(save.tokens))), self._saves)
         for rev, body in save.recast:
             at = run.at(rev)
             if at < len(run.rows) and run.rows[at].rev == rev:
@@ -179,7 +179,7 @@ class MemoryBackend:
                 return found
             for cursor in self._walk(wanted, run=run, beyond=beyond, newest=newest):
                 row = self._rows[cursor]
-                if wanted <= row.tokens and (run is None or row.run == run):
+                if wanted.issubset(row.tokens) and (run is None or row.run == run):
                     found.append(row.entry(body=False))
                     if len(found) == limit:
                         break

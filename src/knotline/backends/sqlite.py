@@ -20,7 +20,7 @@ import apsw
 
 from knotline.backends.contract import MAX_REV, Attachment, Entry, Lease, Outcome, Write
 from knotline.backends.sqlite_file import Cursor, Place, busy, cursor, translate
-from knotline.backends.sqlite_find import find
+from knotline.backends.sqlite_find import find, unpack
 from knotline.backends.sqlite_writer import Writer, forked
 from knotline.errors import Damaged, Unavailable, Unsupported
 
@@ -126,7 +126,10 @@ class SqliteBackend:
     # -- reading -------------------------------------------------------------------------------------------
 
     def head(self, run: bytes) -> Entry | None:
-        sql = "SELECT rev, head, body, seq FROM log WHERE run=(SELECT n FROM run WHERE key=?) ORDER BY rev DESC LIMIT 1"
+        sql = (
+            "SELECT rev, head, body, seq, tokens FROM log"
+            " WHERE run=(SELECT n FROM run WHERE key=?) ORDER BY rev DESC LIMIT 1"
+        )
         with self._reader.snapshot() as at:
             rows = at.execute(sql, (run,)).fetchall()
         return self._entries(run, rows)[0] if rows else None
@@ -134,7 +137,7 @@ class SqliteBackend:
     def entries(self, run: bytes, lo: int, hi: int, *, bodies: bool = True) -> list[Entry]:
         body = "body" if bodies else "NULL"
         sql = (
-            f"SELECT rev, head, {body}, seq FROM log"  # noqa: S608 - one of the two words above
+            f"SELECT rev, head, {body}, seq, tokens FROM log"  # noqa: S608 - one of the two words above
             " WHERE run=(SELECT n FROM run WHERE key=?) AND rev BETWEEN ? AND ? ORDER BY rev"
         )
         with self._reader.snapshot() as at:
@@ -142,8 +145,8 @@ class SqliteBackend:
         return self._entries(run, rows, bodies=bodies)
 
     def _entries(self, run: bytes, rows: list[Any], *, bodies: bool = True) -> list[Entry]:
-        self._typed(rows, int, bytes, bytes if bodies else type(None), int)
-        return [Entry(run, *row) for row in rows]
+        self._typed([row[:-1] for row in rows], int, bytes, bytes if bodies else type(None), int)
+        return [Entry(run, *row[:-1], unpack(row[-1])) for row in rows]
 
     def _typed(self, rows: list[Any], *kinds: type) -> None:
         """A damaged row may come back with other types: SQLite stores them value by value."""

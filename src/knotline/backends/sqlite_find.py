@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from knotline.backends.contract import Entry
 from knotline.backends.sqlite_file import Cursor
+from knotline.errors import Damaged
 
 __all__ = ["find", "pack", "unpack"]
 
@@ -27,7 +28,11 @@ def pack(tokens: Sequence[int]) -> bytes | None:
     return struct.pack(f"<{len(once)}I", *once)
 
 
-def unpack(packed: bytes) -> tuple[int, ...]:
+def unpack(packed: object) -> tuple[int, ...]:
+    if packed is None:
+        return ()
+    if not isinstance(packed, bytes) or len(packed) % 4:
+        raise Damaged("the tokens of an entry", why="they are no list of numbers")
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
@@ -72,11 +77,11 @@ class _Search:
 
     def _entries(self, sql: str, values: Sequence[int]) -> list[Entry]:
         rows = self._at.execute(sql, values).fetchall()
-        return [Entry(run, rev, head, None, cursor) for cursor, run, rev, head in rows]
+        return [Entry(run, rev, head, None, cursor, unpack(packed)) for cursor, run, rev, head, packed in rows]
 
     def all(self, limit: int) -> list[Entry]:
         return self._entries(
-            "SELECT l.seq, r.key, l.rev, l.head FROM log l CROSS JOIN run r ON r.n=l.run"
+            "SELECT l.seq, r.key, l.rev, l.head, l.tokens FROM log l CROSS JOIN run r ON r.n=l.run"
             f" WHERE l.seq>? AND l.seq<? ORDER BY l.seq {self._way} LIMIT ?",
             (self._lo, self._hi, limit),
         )
@@ -88,7 +93,7 @@ class _Search:
             return []
         carried = " AND EXISTS(SELECT 1 FROM idx WHERE token=? AND seq=l.seq)" * len(self._wanted)
         return self._entries(
-            "SELECT l.seq, r.key, l.rev, l.head FROM run r CROSS JOIN log l INDEXED BY log_rev ON l.run=r.n"
+            "SELECT l.seq, r.key, l.rev, l.head, l.tokens FROM run r CROSS JOIN log l INDEXED BY log_rev ON l.run=r.n"
             f" WHERE r.n=? AND l.rev BETWEEN ? AND ?{carried} ORDER BY l.rev {self._way} LIMIT ?",
             (self._run or 0, low, high, *self._wanted, limit),
         )
@@ -118,7 +123,7 @@ class _Search:
         ).fetchall()
         wanted = frozenset(self._wanted)
         return [
-            Entry(key, rev, head, None, cursor)
+            Entry(key, rev, head, None, cursor, unpack(packed))
             for cursor, key, rev, head, run, packed in rows
             if self._run in (None, run) and wanted.issubset(unpack(packed))
         ][:limit]
@@ -134,7 +139,7 @@ class _Search:
         carried = " AND EXISTS(SELECT 1 FROM idx b WHERE b.token=? AND b.seq=a.seq)" * (len(tokens) - 1)
         within = "" if self._run is None else " AND l.run=?"
         return self._entries(
-            "SELECT a.seq, r.key, l.rev, l.head FROM idx a CROSS JOIN log l ON l.seq=a.seq"
+            "SELECT a.seq, r.key, l.rev, l.head, l.tokens FROM idx a CROSS JOIN log l ON l.seq=a.seq"
             f" CROSS JOIN run r ON r.n=l.run WHERE a.token=? AND a.seq>? AND a.seq<?{carried}{within}"
             f" ORDER BY a.seq {self._way} LIMIT ?",
             (tokens[0], self._lo, hi, *tokens[1:], *(() if self._run is None else (self._run,)), limit),

@@ -32,6 +32,10 @@ class _Kept:
     body: bytes
     cursor: int
 
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self.save.tokens)))
+
 
 class RawOracle:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
@@ -96,7 +100,7 @@ class RawOracle:
     def entries(self, run: bytes, lo: int, hi: int, *, bodies: bool = True) -> list[Entry]:
         self._use()
         found = [
-            Entry(run, kept.save.rev, kept.save.head, kept.body if bodies else None, kept.cursor)
+            Entry(run, kept.save.rev, kept.save.head, kept.body if bodies else None, kept.cursor, kept.tokens)
             for kept in self.log
             if kept.save.run == run and lo <= kept.save.rev <= hi
         ]
@@ -119,7 +123,7 @@ class RawOracle:
             if beyond is not None and (kept.cursor >= beyond if newest else kept.cursor <= beyond):
                 continue
             if all(token in kept.save.tokens for token in tokens):
-                found.append(Entry(kept.save.run, kept.save.rev, kept.save.head, None, kept.cursor))
+                found.append(Entry(kept.save.run, kept.save.rev, kept.save.head, None, kept.cursor, kept.tokens))
         return found[: max(limit, 0)]
 
     def runs(self, *, after: bytes | None = None, limit: int = 1000) -> list[tuple[bytes, int]]:
