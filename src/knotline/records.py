@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 __all__ = ["NOWHERE", "OPS", "Header", "Op"]
@@ -49,4 +49,18 @@ class Header:
         return self.pos == self.rev
 
     def with_hash(self, entry_hash: bytes) -> Header:
-        return replace(self, hash=entry_hash)
+        return Header(
+            run=self.run,
+            rev=self.rev,
+            op=self.op,
+            at=self.at,
+            epoch=self.epoch,
+            pos=self.pos,
+            parent=self.parent,
+            undo=self.undo,
+            redo=self.redo,
+            prev=self.prev,
+            writer=self.writer,
+            hash=entry_hash,
+            note=self.note,
+        )  # `replace` does the same in three times the time, and every save needs it

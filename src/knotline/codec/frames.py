@@ -36,6 +36,8 @@ _ZSTD: Final = 1
 _AFTER: Final = 2
 """zstd with a dictionary: the leaves that a later seal of the same run made of this very content."""
 
+_NO_LINKS: Final = b"\0\0\0"
+
 _WORTH: Final = 96
 """Payloads shorter than this are not worth a compressor's call."""
 
@@ -46,6 +48,10 @@ def digest(kind: bytes, *parts: bytes) -> bytes:
     """Of length-prefixed parts, so that no two different lists of parts give the same bytes."""
     if len(parts) == 1:
         return blake3(kind + parts[0]).digest(ID)
+    if len(parts) == 2:  # an object's links and payload: every byte that is read goes through here
+        one, two = parts
+        size = len(one).to_bytes(5, "big") + len(two).to_bytes(5, "big")
+        return blake3(b"%b%b%b%b" % (kind, size, one, two)).digest(ID)
     front = kind + b"".join([len(part).to_bytes(5, "big") for part in parts])
     return blake3(front + b"".join(parts)).digest(ID)
 
@@ -91,6 +97,8 @@ def dictionary_compressor(content: bytes) -> Callable[[bytes], bytes]:
 
 
 def links_of(stored: bytes, what: str) -> list[bytes]:
+    if stored[:3] == _NO_LINKS and len(stored) > len(_NO_LINKS):
+        return []
     count = int.from_bytes(stored[:3], "big")
     end = 3 + ID * count
     if len(stored) <= end or count > MAX_LINKS:
