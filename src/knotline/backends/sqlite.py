@@ -146,7 +146,7 @@ class SqliteBackend:
 
     def _entries(self, run: bytes, rows: list[Any], *, bodies: bool = True) -> list[Entry]:
         self._typed([row[:-1] for row in rows], int, bytes, bytes if bodies else type(None), int)
-        return [Entry(run, *row[:-1], unpack(row[-1])) for row in rows]
+        return [Entry(run, rev, head, body, cursor, unpack(tokens)) for rev, head, body, cursor, tokens in rows]
 
     def _typed(self, rows: list[Any], *kinds: type) -> None:
         """A damaged row may come back with other types: SQLite stores them value by value."""
