@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from knotline.backends import MAX_REV, Entry
 from knotline.codec import PREV, decode, links_of, open_head, open_piece
+from knotline.codec.bodies import Delta, Fork
 from knotline.errors import Damaged, Error, NotFound
 from knotline.records import Header
-from knotline.store.bodies import Delta, Fork
 from knotline.store.log import Store, open_attachment
 from knotline.store.names import run_name
 from knotline.store.reading import Opened, Sight

@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 
 from knotline.backends import MAX_REV, Attach, Attachment, Backend, Conflicted, Done, Entry, Failed, Outcome
 from knotline.codec import decode, digest, encode, open_head, private
+from knotline.codec.bodies import Body, Delta, Fork, Nothing
 from knotline.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, NothingToUndo, Unavailable
 from knotline.records import NOWHERE, Header, Op
-from knotline.store.bodies import Body, Delta, Fork, Nothing
 from knotline.store.names import document_key, document_name, is_run, label_token, label_tokens, run_key, run_name
 from knotline.store.reading import Loaded, Reader
 from knotline.store.warm import Draft, Warm

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from knotline.backends import MAX_REV, Backend, Entry
 from knotline.codec import check_body, decode, make_dictionary, open_head, open_piece
+from knotline.codec.bodies import Body, Delta, Fork, Root, open_body
 from knotline.errors import Damaged, NotFound
 from knotline.records import NOWHERE, Header
-from knotline.store.bodies import Body, Delta, Fork, Root, open_body
 from knotline.store.delta import apply
 from knotline.store.names import run_name
 from knotline.store.seal import Revive, Rope, fetch

@@ -21,8 +21,8 @@ from knotline.codec import (
     encode,
     recast_piece,
 )
+from knotline.codec.bodies import Body, Delta, Root, close_body
 from knotline.records import NOWHERE, Header, Op
-from knotline.store.bodies import Body, Delta, Root, close_body
 from knotline.store.change import DICT, LIST, ROOT, TEXT, Shadow
 from knotline.store.reading import Loaded
 from knotline.store.seal import INLINE, Pieces
