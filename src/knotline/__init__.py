@@ -13,10 +13,23 @@ if TYPE_CHECKING:
     from knotline import errors as errors
     from knotline.backends import MemoryBackend as MemoryBackend
     from knotline.backends import SqliteBackend as SqliteBackend
+    from knotline.checkpoint import AdapterBackend as AdapterBackend
+    from knotline.checkpoint import BaseStorage as BaseStorage
+    from knotline.checkpoint import EncryptedStorage as EncryptedStorage
+    from knotline.checkpoint import JSONBackend as JSONBackend
+    from knotline.checkpoint import JSONStorage as JSONStorage
+    from knotline.checkpoint import MemoryStorage as MemoryStorage
+    from knotline.checkpoint import SQLiteBackend as SQLiteBackend
+    from knotline.checkpoint import SQLiteStorage as SQLiteStorage
+    from knotline.checkpoint import StorageBackend as StorageBackend
+    from knotline.checkpoint import create_storage_from_config as create_storage_from_config
     from knotline.codec import FrozenDict as FrozenDict
     from knotline.codec import FrozenList as FrozenList
     from knotline.codec import freeze as freeze
     from knotline.codec import serializable as serializable
+    from knotline.config import Settings as Settings
+    from knotline.config import load_settings as load_settings
+    from knotline.config import open_backend as open_backend
     from knotline.records import Header as Header
     from knotline.store import Held as Held
     from knotline.store import Store as Store
@@ -27,31 +40,57 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AdapterBackend",
+    "BaseStorage",
+    "EncryptedStorage",
     "FrozenDict",
     "FrozenList",
     "Gate",
     "Header",
     "Held",
+    "JSONBackend",
+    "JSONStorage",
     "MemoryBackend",
+    "MemoryStorage",
+    "SQLiteBackend",
+    "SQLiteStorage",
+    "Settings",
     "SqliteBackend",
+    "StorageBackend",
     "Store",
+    "create_storage_from_config",
     "errors",
     "freeze",
+    "load_settings",
+    "open_backend",
     "serializable",
     "sweep",
     "verify",
 ]
 
 _ROOMS = {
+    "AdapterBackend": "checkpoint",
+    "BaseStorage": "checkpoint",
+    "EncryptedStorage": "checkpoint",
     "FrozenDict": "codec",
     "FrozenList": "codec",
     "Gate": "store.gate",
     "Header": "records",
     "Held": "store",
+    "JSONBackend": "checkpoint",
+    "JSONStorage": "checkpoint",
     "MemoryBackend": "backends",
+    "MemoryStorage": "checkpoint",
+    "SQLiteBackend": "checkpoint",
+    "SQLiteStorage": "checkpoint",
+    "Settings": "config",
     "SqliteBackend": "backends",
+    "StorageBackend": "checkpoint",
     "Store": "store",
+    "create_storage_from_config": "checkpoint",
     "freeze": "codec",
+    "load_settings": "config",
+    "open_backend": "config",
     "serializable": "codec",
     "sweep": "store",
     "verify": "store",

@@ -26,6 +26,7 @@ from knotline.backends.contract import (
 from knotline.backends.memory import MemoryBackend
 
 if TYPE_CHECKING:
+    from knotline.backends.encrypted import EncryptedBackend
     from knotline.backends.sqlite import SqliteBackend
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Backend",
     "Conflicted",
     "Done",
+    "EncryptedBackend",
     "Entry",
     "Failed",
     "Lease",
@@ -49,6 +51,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "EncryptedBackend":
+        from knotline.backends.encrypted import EncryptedBackend  # noqa: PLC0415 - few stores are encrypted
+
+        return EncryptedBackend
     if name == "SqliteBackend":
         from knotline.backends.sqlite import SqliteBackend  # noqa: PLC0415 - imports the engine
 

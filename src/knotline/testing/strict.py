@@ -112,7 +112,8 @@ class StrictBackend:
             heads[save.run] = -1 if head is None else head.rev
         # At or below the head is a stale writer's right: it conflicts. Heads only rise, so this cannot race.
         known = heads[save.run]
-        _must(save.rev <= known + 1, f"rev {save.rev} is not contiguous: the head is {known}")
+        next_or_first = save.rev <= known + 1 or save.drop == save.rev
+        _must(next_or_first, f"rev {save.rev} is not contiguous: the head is {known}")
         heads[save.run] = max(known, save.rev)
         _whole(save.drop, 0, save.rev, "drop")
         self._look_at_objects(save.objects)

@@ -1,0 +1,411 @@
+"""Everything of one backend, or some of its runs, into another: by the contract alone, byte for byte.
+
+A log is *poured* from a source into a sink, in the order of its commits: another backend (`Landing`) or a file.
+Both ends are apart because an export, an import, a copy and a change of keys are the same two halves, put
+together differently. What the bytes mean is asked of a `Meaning`, so that this room need not know it.
+
+Nothing is ever written over: what the target has is compared first (`Standing`), and all writes create. So a copy
+that was interrupted is simply begun again, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, Protocol
+
+from knotline.backends.contract import (
+    MAX_REV,
+    Attach,
+    Attachment,
+    Backend,
+    Conflicted,
+    Entry,
+    Failed,
+    Save,
+    Write,
+)
+from knotline.errors import Conflict, Damaged, NotFound
+
+__all__ = ["Landing", "Meaning", "Progress", "Sent", "Sink", "Source", "Standing", "oldest"]
+
+_PAGE: Final = 500
+_ROUNDS: Final = 8
+"""How often a copy goes after what was written meanwhile: a source that never rests must not hold it for ever."""
+_AHEAD: Final = 32
+_AHEAD_BYTES: Final = 4 << 20
+_OBJECTS: Final = 64
+_KNOWN: Final = 1 << 21
+_BATCH: Final = 256
+_BATCH_BYTES: Final = 8 << 20
+_WINDOW: Final = 64
+_WINDOWS: Final = 256
+
+Progress = Callable[[int, int, int | None], None]
+"""Told bytes and entries that are done, and how many entries there are if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An entry's body as it can be read in a place where what comes after it is not there yet.
+
+    `seal` is the revision with which the body that the source holds can be had back, by a recast.
+    """
+
+    body: bytes
+    links: list[bytes]
+    seal: int | None = None
+
+
+class Meaning(Protocol):
+    """What a copy asks about bytes. Each of these may raise `Damaged`: what is damaged is not handed on."""
+
+    def name(self, run: bytes) -> str: ...
+
+    def alias(self, run: bytes) -> tuple[str, str] | None: ...
+
+    def entry(self, entry: Entry) -> Sent: ...
+
+    def links(self, oid: bytes, stored: bytes) -> list[bytes]: ...
+
+    def attachment(self, run: bytes, found: Attachment) -> None: ...
+
+
+class Sink(Protocol):
+    """Where a log is poured. Of each entry it is asked first, before the body is read."""
+
+    def wants(self, run: bytes, rev: int, head: bytes) -> bool: ...
+
+    def put(self, write: Write) -> None: ...
+
+
+def oldest(backend: Backend, run: bytes) -> int | None:
+    """The lowest revision of a run that is still there."""
+    found = backend.find(run=run, newest=False, limit=1)
+    return found[0].rev if found else None
+
+
+class Source:
+    """A backend that is read. `runs` are keys; None is everything."""
+
+    def __init__(self, backend: Backend, meaning: Meaning, runs: Sequence[bytes] | None = None) -> None:
+        self.backend = backend
+        self.meaning = meaning
+        self._runs = runs
+        # What the sink has by now; forgotten when it becomes long, which costs only sending some things twice.
+        self._known: set[bytes] = set()
+        self._waiting: dict[tuple[bytes, int], list[int]] = {}
+        self._ahead: dict[tuple[bytes, int], Entry] = {}
+        self._mean = _AHEAD_BYTES // _AHEAD
+        # Runs of which an entry was dropped between its listing and its reading.
+        self._torn: set[bytes] = set()
+
+    def runs(self) -> Iterator[tuple[bytes, int]]:
+        """Keys and heads."""
+        if self._runs is not None:
+            for run in self._runs:
+                head = self.backend.head(run)
+                if head is not None:
+                    yield run, head.rev
+            return
+        after: bytes | None = None
+        while page := self.backend.runs(after=after):
+            yield from page
+            after = page[-1][0]
+
+    def count(self) -> int:
+        """Entries, roughly if somebody writes meanwhile."""
+        return sum(head + 1 - (oldest(self.backend, run) or 0) for run, head in self.runs())
+
+    def heads(self, run: bytes, hi: int) -> Iterator[Entry]:
+        lo = oldest(self.backend, run)
+        while lo is not None and lo <= hi:
+            yield from self.backend.entries(run, lo, min(lo + _PAGE - 1, hi), bodies=False)
+            lo += _PAGE
+
+    # -- pouring -------------------------------------------------------------------------------------------
+
+    def pour(self, sink: Sink) -> bool:
+        """All entries, then all attachments. False if writers were still ahead when it ended.
+
+        What was committed before the call is certainly poured.
+        """
+        beyond: int | None = None
+        start: int | None = None
+        caught_up = False
+        for _ in range(_ROUNDS):
+            newest = self.backend.find(limit=1)
+            end = newest[0].cursor if newest else None
+            start = end if start is None else start
+            if end is None or start is None or (beyond is not None and end <= beyond):
+                caught_up = True
+                break
+            for entry in self._entries(beyond, end):
+                if sink.wants(entry.run, entry.rev, entry.head):
+                    save = self._save(entry, late=entry.cursor > start)
+                    if save is not None:
+                        sink.put(save)
+            beyond = end
+        for run in self._runs if self._runs is not None else (run for run, _ in self.runs()):
+            for attach in self._attached(run):
+                sink.put(attach)
+        return caught_up
+
+    def _entries(self, beyond: int | None, end: int) -> Iterator[Entry]:
+        """Heads in the order of their commits."""
+        if self._runs is None:
+            return self._listed(None, beyond, end, _PAGE)
+        page = min(max(4 * _PAGE // max(len(self._runs), 1), 8), _PAGE)
+        each = (self._listed(run, beyond, end, page) for run in self._runs)
+        return heapq.merge(*each, key=lambda entry: entry.cursor)
+
+    def _listed(self, run: bytes | None, beyond: int | None, end: int, limit: int) -> Iterator[Entry]:
+        while page := self.backend.find(run=run, beyond=beyond, newest=False, limit=limit):
+            for entry in page:
+                if entry.cursor > end:
+                    return
+                yield entry
+            beyond = page[-1].cursor
+
+    def _save(self, entry: Entry, *, late: bool) -> Save | None:
+        """None when a prune beside us took it: then it is no part of the source any more."""
+        found = self._read(entry)
+        try:
+            sent = None if found is None else self.meaning.entry(found)
+            objects = () if sent is None else self._objects(sent.links)
+        except (Damaged, NotFound):
+            if self.backend.entries(entry.run, entry.rev, entry.rev, bodies=False):
+                raise
+            sent, objects = None, ()
+        if sent is None:
+            self._torn.add(entry.run)
+            return None
+        drop = 0
+        if late or entry.run in self._torn:
+            # Somebody drops beside us, and what is dropped there is dropped here with the same entry.
+            self._torn.discard(entry.run)
+            drop = min(oldest(self.backend, entry.run) or 0, entry.rev)
+            if drop:
+                self._known.clear()
+        if sent.seal is not None and sent.seal > entry.rev:
+            self._waiting.setdefault((entry.run, sent.seal), []).append(entry.rev)
+        if len(self._known) > _KNOWN:
+            self._known.clear()
+        self._known.update(oid for oid, _ in objects)
+        recast = self._recast(entry.run, entry.rev, drop)
+        alias = self.meaning.alias(entry.run)
+        return Save(entry.run, entry.rev, entry.head, sent.body, entry.tokens, objects, drop, recast, alias)
+
+    def _read(self, entry: Entry) -> Entry | None:
+        """With its body; its run's next ones are read with it, as far as they are small."""
+        place = (entry.run, entry.rev)
+        if place not in self._ahead:
+            many = max(1, min(_AHEAD, _AHEAD_BYTES // (self._mean + 1)))
+            if len(self._ahead) * self._mean > 4 * _AHEAD_BYTES:
+                many = 1
+            found = self.backend.entries(entry.run, entry.rev, min(entry.rev + many - 1, MAX_REV))
+            for each in found:
+                self._ahead[each.run, each.rev] = each
+                self._mean = (7 * self._mean + len(each.body or b"")) // 8
+        return self._ahead.pop(place, None)
+
+    def _objects(self, links: Iterable[bytes]) -> tuple[tuple[bytes, bytes], ...]:
+        """What these lead to, so far as the sink does not have it."""
+        found: dict[bytes, bytes] = {}
+        wanted = [oid for oid in dict.fromkeys(links) if oid not in self._known]
+        while wanted:
+            deeper: dict[bytes, None] = {}
+            for at in range(0, len(wanted), _OBJECTS):
+                part = wanted[at : at + _OBJECTS]
+                there = self.backend.objects(part)
+                for oid in part:
+                    stored = there.get(oid)
+                    if stored is None:
+                        raise Damaged(f"object {oid.hex()}", why="it is missing")
+                    found[oid] = stored
+                    deeper.update(dict.fromkeys(self.meaning.links(oid, stored)))
+            wanted = [oid for oid in deeper if oid not in found and oid not in self._known]
+        return tuple(found.items())
+
+    def _recast(self, run: bytes, seal: int, drop: int) -> tuple[tuple[int, bytes], ...]:
+        """The small bodies that wait for this seal, read once more: there may be many runs that wait."""
+        revs = [rev for rev in self._waiting.pop((run, seal), ()) if rev >= drop]
+        if not revs:
+            return ()
+        there = {entry.rev: entry.body or b"" for entry in self.backend.entries(run, min(revs), max(revs))}
+        return tuple((rev, there[rev]) for rev in revs if rev in there)
+
+    def _attached(self, run: bytes) -> Iterator[Attach]:
+        head, lo = self.backend.head(run), oldest(self.backend, run)
+        edges = [0, 0 if lo is None else lo, MAX_REV + 1]
+        if head is not None and lo is not None:
+            edges[2:2] = [*range(lo + _WINDOW, head.rev + 2, _WINDOW), head.rev + 2]
+        for start, end in pairwise(edges):
+            for each in self.backend.attachments(run, lo=start, hi=end - 1) if start < end else ():
+                self.meaning.attachment(run, each)
+                yield Attach(run, each.rev, each.task, each.idx, each.epoch, each.data)
+
+
+class Standing:
+    """What of the logs that are coming the target has already.
+
+    Heads are compared wherever both have one; another head is a `Conflict`. So is a run of which both have nothing
+    in common (one was pruned past the other's end): nobody can tell whether they are one. With `follow` they are
+    taken for one, and the newer is what counts.
+    """
+
+    def __init__(self, into: Backend, meaning: Meaning, *, follow: bool = False) -> None:
+        self._into = into
+        self._meaning = meaning
+        self._follow = follow
+        self._tops: dict[bytes, int] = {}
+        self._last: dict[bytes, int] = {}
+        self._shared: set[bytes] = set()
+        self._windows: OrderedDict[tuple[bytes, int], dict[int, bytes]] = OrderedDict()
+
+    def top(self, run: bytes) -> int:
+        """The head that the run had when it was first asked for; -1 if there was none."""
+        top = self._tops.get(run)
+        if top is None:
+            entry = self._into.head(run)
+            top = self._tops[run] = -1 if entry is None else entry.rev
+        return top
+
+    def see(self, run: bytes, rev: int, head: bytes) -> None:
+        top = self.top(run)
+        if top < 0:
+            return
+        self._last[run] = rev
+        if rev > top:
+            return
+        there = self._window(run, rev // _WINDOW).get(rev)
+        if there is None:
+            return
+        if there != head:
+            raise Conflict(self._meaning.name(run), expected=rev, found=top)
+        self._shared.add(run)
+
+    def _window(self, run: bytes, number: int) -> dict[int, bytes]:
+        key = (run, number)
+        window = self._windows.get(key)
+        if window is None:
+            lo = number * _WINDOW
+            found = self._into.entries(run, lo, min(lo + _WINDOW - 1, MAX_REV), bodies=False)
+            window = self._windows[key] = {entry.rev: entry.head for entry in found}
+            if len(self._windows) > _WINDOWS:
+                self._windows.popitem(last=False)
+        return window
+
+    def settle(self) -> None:
+        """After everything was seen."""
+        if not self._follow:
+            for run, last in self._last.items():
+                if run not in self._shared:
+                    raise Conflict(self._meaning.name(run), expected=last, found=self._tops[run])
+
+    def present(self) -> list[bytes]:
+        """Runs that were there, at least in part."""
+        return list(self._last)
+
+
+class Landing:
+    """A backend as a sink. Batches are bounded, and hold no run twice, as the contract asks.
+
+    Only the last batch waits for a sync, which covers those before it: an interrupted copy promises nothing.
+    """
+
+    def __init__(
+        self,
+        into: Backend,
+        standing: Standing,
+        meaning: Meaning,
+        *,
+        progress: Progress | None = None,
+        total: int | None = None,
+    ) -> None:
+        self._into = into
+        self._standing = standing
+        self._meaning = meaning
+        self._progress = progress
+        self._total = total
+        self._batch: list[Write] = []
+        self._runs: set[bytes] = set()
+        self._size = 0
+        self._first: dict[bytes, int] = {}
+        self._begun: set[bytes] = set()
+        self.entries = 0
+        self.present = 0
+        self.objects = 0
+        self.attachments = 0
+        self.bytes = 0
+
+    @property
+    def runs(self) -> int:
+        return len(self._first)
+
+    def wants(self, run: bytes, rev: int, head: bytes) -> bool:
+        self._first.setdefault(run, rev)
+        if rev > self._standing.top(run):
+            return True
+        self._standing.see(run, rev, head)
+        self.present += 1
+        return False
+
+    def put(self, write: Write) -> None:
+        size = len(write.body) + sum(len(data) for _, data in write.objects) if isinstance(write, Save) else 0
+        size += len(write.head) if isinstance(write, Save) else len(write.data)
+        again = isinstance(write, Save) and write.run in self._runs
+        if again or len(self._batch) >= _BATCH or (self._batch and self._size + size > _BATCH_BYTES):
+            self._flush(sync=False)
+        if isinstance(write, Save):
+            if write.run not in self._begun:
+                # What the source has no more is dropped here too; a run that begins late begins so.
+                self._begun.add(write.run)
+                first = min(self._first.get(write.run, write.rev), write.rev)
+                write = replace(write, drop=max(write.drop, first))
+            self._runs.add(write.run)
+        self._batch.append(write)
+        self._size += size
+
+    def _flush(self, *, sync: bool) -> None:
+        batch, size = self._batch, self._size
+        self._batch, self._size = [], 0
+        self._runs.clear()
+        self._commit(batch, sync=sync)
+        for write in batch:
+            if isinstance(write, Save):
+                self.entries += 1
+                self.objects += len(write.objects)
+            else:
+                self.attachments += 1
+        self.bytes += size
+        if self._progress is not None:
+            done = self.entries + self.present
+            self._progress(self.bytes, done, None if self._total is None else max(self._total, done))
+
+    def _commit(self, batch: list[Write], *, sync: bool) -> None:
+        for write, outcome in zip(batch, self._into.commit(batch, sync=sync), strict=True):
+            if isinstance(outcome, Failed):
+                raise outcome.error
+            if isinstance(outcome, Conflicted):
+                head = self._into.head(write.run)
+                expected = write.rev - 1 if isinstance(write, Save) else write.rev
+                raise Conflict(self._meaning.name(write.run), expected=expected, found=-1 if head is None else head.rev)
+
+    def finish(self) -> None:
+        """When this returns, all of it is durable; also what a copy before this one left half-way."""
+        there: list[Write] = []
+        for run in self._standing.present():
+            head = self._into.head(run)
+            if head is not None and run not in self._begun:
+                there.append(Save(run, head.rev, head.head, head.body or b""))
+            if len(there) >= _BATCH:
+                self._commit(there, sync=True)
+                there = []
+        if there:
+            self._commit(there, sync=True)
+        if self._batch:
+            self._flush(sync=True)
