@@ -172,7 +172,7 @@ class Disk:
 
     def _in(self, path: AnyPath, call: Callable[[int, str], _T]) -> _T:
         """A call on the last name of a path, in the open folder that holds it."""
-        folder, name = os.path.split(os.fspath(path))
+        folder, name = os.path.split(_text(path))
 
         def attempt() -> _T:
             with self._open_folder(folder) as at:
@@ -202,7 +202,7 @@ class Disk:
 
     @contextlib.contextmanager
     def _folder_of(self, path: AnyPath) -> Generator[tuple[int, str]]:
-        folder, name = os.path.split(os.fspath(path))
+        folder, name = os.path.split(_text(path))
         with self._open_folder(folder) as at:
             yield at, name
 
@@ -256,6 +256,10 @@ class Disk:
         handle.forgotten = True
         if not handle.users:
             os.close(handle.fd)
+
+
+def _text(path: AnyPath) -> str:
+    return os.fspath(path)
 
 
 def _sync(fd: int) -> None:
