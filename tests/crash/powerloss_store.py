@@ -174,6 +174,16 @@ def goes_on(store: Store) -> None:
     store.append("quite new", {"after": "the cut", "text": "t" * 9000})
 
 
+def moves_on(backend: Backend) -> None:
+    """Every run takes the next entry, and gives it back."""
+    for key, rev in backend.runs():
+        head = b"after the cut %d" % rev
+        assert backend.commit([Save(key, rev + 1, head, b"more")]) == [Done()]
+        there = backend.head(key)
+        assert there is not None
+        assert (there.rev, there.head, there.body) == (rev + 1, head, b"more")
+
+
 def cut_everywhere(
     scenario: Scenario,
     open_: Callable[[Path, Tape], Any],
@@ -184,8 +194,12 @@ def cut_everywhere(
     most: int,
     seed: int = 1,
     early: bool = False,
+    raw: bool = False,
 ) -> Tally:
-    """Do it once with the tape running, then look at what every cut leaves. At most `most` states, by the dice."""
+    """Do it once with the tape running, then look at what every cut leaves. At most `most` states, by the dice.
+
+    With `raw`, what is stored are bytes that only the contract knows: there is nothing for a store to load.
+    """
     before, act = scenario
     real = room / "real"
     real.mkdir(parents=True)
@@ -209,14 +223,16 @@ def cut_everywhere(
         backend = reopen(place / "store")
         try:
             newest = holds(watched, cut, backend)
-            fresh = Store(backend)
-            goes_on(fresh)
+            if raw:
+                moves_on(backend)
+            else:
+                goes_on(Store(backend))
         finally:
             backend.close()
         tally.states += 1
         tally.newest += newest
         tally.older += not newest
-    if cuts:
+    if cuts and not raw:
         # Whatever was mended while it was opened stays mended; asked of the last state only, since it costs as much.
         again = reopen(place / "store")
         try:

@@ -56,7 +56,7 @@ class FilesBackend:
         self._names = Names(self._folder)
         self._disk = Disk() if disk is None else disk
         self._disk.folder = self._folder
-        self._medium = Medium(self._disk)
+        self._medium = Medium(self._disk, self._names.root)
         self._journal = Journal(self._medium, self._names.journal)
         self._objects = Objects(self._medium, self._names, self._journal)
         self._log = Log(self._medium, self._names, self._objects)
@@ -99,7 +99,7 @@ class FilesBackend:
             self._disk.fsync_dir(folder.parent)
         text = self._medium.read(self._names.format)
         if text is None:
-            folders = self._medium.ensure(self._names.inner, self._names.root)
+            folders = self._medium.ensure(self._names.inner)
             said = json.dumps({"knotline": "files", "format": _FORMAT}, indent=1).encode() + b"\n"
             self._medium.create(self._names.inner, self._names.format, said)
             if self._medium.sync([self._names.inner, *folders]) and self._medium.failure:
@@ -195,7 +195,7 @@ class FilesBackend:
         self, wanted: frozenset[int], *, run: bytes | None, beyond: int | None, newest: bool, limit: int
     ) -> list[Entry] | None:
         """None when entries went while they were looked at."""
-        self._journal.catch_up()
+        last = self._journal.catch_up()
         states: dict[bytes, tuple[int, int]] = {}
         found: list[Entry] = []
         for line in self._journal.walk(wanted, run=run, beyond=beyond, newest=newest):
@@ -205,7 +205,7 @@ class FilesBackend:
             state = states.get(line.run)
             if state is None:
                 state = states[line.run] = self._state(at)
-                if state[0] > self._journal.top(line.run):
+                if state[0] > self._journal.top(line.run, last):
                     return None
             if line.rev > state[0]:
                 continue

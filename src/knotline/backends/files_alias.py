@@ -34,7 +34,7 @@ class Aliases:
         assert page.alias is not None  # noqa: S101 - asked by the caller
         path = self._names.alias(*page.alias)
         folder = path.rpartition("/")[0]
-        folders = [*self._medium.ensure(folder, self._names.root), folder]
+        folders = [*self._medium.ensure(folder), folder]
         text = self._copy(page, objects)
         if text is not None:
             self._medium.replace(folder, path, text)

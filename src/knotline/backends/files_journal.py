@@ -104,18 +104,19 @@ class Journal:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    def catch_up(self) -> None:
-        """Everything that was appended before this call, by anybody."""
+    def catch_up(self) -> int:
+        """Everything that was appended before this call, by anybody; the last cursor."""
         with self.lock:
             try:
                 new = self._medium.disk.read(self._path, self._offset)
             except FileNotFoundError:
-                return
+                return self._cursor
             end = new.rfind(b"\n") + 1
             self._offset += end
             for text in new[:end].split(b"\n"):
                 if text:
                     self._take(text)
+            return self._cursor
 
     def _take(self, text: bytes) -> None:
         try:
@@ -163,11 +164,12 @@ class Journal:
         with self.lock:
             return self._lines.get((run, rev), 0) == 1
 
-    def top(self, run: bytes) -> int:
-        """The highest revision that a line was written for."""
+    def top(self, run: bytes, last: int) -> int:
+        """The highest revision that a line was written for, as far as the line `last`."""
         with self.lock:
             of = self._runs.get(run)
-            return -1 if of is None else of.top
+            lines = () if of is None else reversed(of.lines)
+            return next((line.rev for line in lines if line.cursor <= last), -1)
 
     def runs(self) -> list[bytes]:
         with self.lock:

@@ -86,7 +86,7 @@ class Leases:
 
     def _keep(self, run: bytes, owner: str, epoch: int, until: float, *, sync: bool) -> None:
         """Without `sync` a power cut may take it back: a lease that ends sooner."""
-        folders = self._medium.ensure(self._names.leases, self._names.root)
+        folders = self._medium.ensure(self._names.leases)
         said = {"run": run.hex(), "owner": owner, "epoch": epoch, "until": float(until)}
         text = json.dumps(said, indent=1).encode() + b"\n"
         self._medium.replace(self._names.leases, self._names.lease(run), text)

@@ -29,8 +29,9 @@ def translate(error: OSError, name: str) -> Damaged | Unavailable:
 
 
 class Medium:
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, root: str) -> None:
         self.disk = disk
+        self.root = root
         self._lock = threading.Lock()
         self._folders: set[str] = set()
         self._made: dict[str, set[str]] = {}
@@ -105,12 +106,12 @@ class Medium:
 
     # -- folders -------------------------------------------------------------------------------------------
 
-    def ensure(self, path: str, root: str) -> list[str]:
-        """See that there is such a folder below `root`; those that must be synced for it to last."""
-        if path in self._folders or path == root:
+    def ensure(self, path: str) -> list[str]:
+        """See that there is such a folder in the store; those that must be synced for it to last."""
+        if path in self._folders or path == self.root:
             return []
         above = os.path.dirname(path)
-        owed = self.ensure(above, root)
+        owed = self.ensure(above)
         with contextlib.suppress(FileExistsError):
             self.disk.mkdir(path)
         # Also when it was there: whoever made it may not have synced yet.
@@ -125,6 +126,9 @@ class Medium:
             with self._lock:
                 made = set(self._made.get(folder, ()))
             try:
+                if folder in self.poisoned:
+                    # The system may take what it could not write for clean: a change makes it write again.
+                    self.forget(self.prepare(folder, b""))
                 self.disk.fsync_dir(folder)
             except OSError as error:
                 self.failure = error
@@ -135,5 +139,6 @@ class Medium:
             else:
                 with self._lock:
                     self.poisoned.discard(folder)
-                    self._folders |= made
+                    if folder == self.root or folder in self._folders:
+                        self._folders |= made
         return failed

@@ -41,7 +41,7 @@ class Objects:
     def put(self, oid: bytes, data: bytes) -> list[str]:
         """See that it is there, whole and synced; the folders that must be synced before its entry."""
         folder = self._names.shard(oid)
-        folders = [*self._medium.ensure(folder, self._names.root), folder]
+        folders = [*self._medium.ensure(folder), folder]
         path = self._names.object(oid)
         for name in [path, *self._others(oid)]:
             if self._journal.condemned(_short(name)):

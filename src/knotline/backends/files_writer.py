@@ -18,7 +18,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from knotline.backends.contract import (
     MAX_REV,
@@ -45,6 +45,7 @@ from knotline.errors import ContractBroken, Damaged, Error, Unavailable
 
 __all__ = ["Writer", "attachment_of"]
 
+_T = TypeVar("_T")
 _FEW: Final = 1000
 
 
@@ -221,7 +222,7 @@ class Writer:
     def _prepare(self, plan: _Plan, *, sync: bool) -> None:
         try:
             owed = [folder for oid, data in plan.save.objects for folder in self._objects.put(oid, data)]
-            owed += self._medium.ensure(plan.run.folder, self._names.root)
+            owed += self._medium.ensure(plan.run.folder)
             if sync:
                 plan.folders = owed
                 if plan.page.after is not None:
@@ -253,34 +254,48 @@ class Writer:
 
     def _link(self, plan: _Plan) -> Outcome:
         run, rev = plan.run, plan.save.rev
+        # A jump claims the next name too: that is where it meets whoever else goes on from here.
+        claims = dict.fromkeys((run.head + 1, rev))
         try:
-            # A jump claims the next name too: that is where it meets whoever else goes on from here.
-            for claim in dict.fromkeys((run.head + 1, rev)):
+            for claim in claims:
                 try:
-                    self._medium.disk.link(plan.temporary, self._names.entry(run.folder, claim))
+                    self._claim(plan, self._names.entry(run.folder, claim))
                 except FileExistsError:
                     run.known = False
                     return self._beaten(plan, run)
-            mark = self._log.there(run, rev)
-            if mark is None or not self._fresh(run, rev):
+            mark = _once_more(lambda: self._log.there(run, rev))
+            if mark is None or not _once_more(lambda: self._fresh(run, rev)):
                 # The name was free because it had been dropped: we come too late.
-                for claim in dict.fromkeys((run.head + 1, rev)):
+                for claim in claims:
                     self._medium.forget(self._names.entry(run.folder, claim))
                 run.known = False
                 return Conflicted()
-            if plan.save.alias is not None:
-                plan.folders += self._aliases.show(run, plan.page, dict(plan.save.objects))
         except (OSError, Error) as error:
             run.known = False
             return self._failed(error)
         finally:
             self._give_up(plan)
+        if plan.save.alias is not None:
+            # What shows the entry is derived from it: when that fails, the entry is there nevertheless.
+            with contextlib.suppress(OSError, Error):
+                plan.folders += self._aliases.show(run, plan.page, dict(plan.save.objects))
         plan.folders.append(run.folder)
         if run.head < 0:
-            run.low = min(plan.save.rev, run.head + 1)
+            run.low = 0
         run.head, run.mark = rev, mark
         run.page = replace(plan.page, body=None)
         return Done()
+
+    def _claim(self, plan: _Plan, path: str) -> None:
+        try:
+            self._medium.disk.link(plan.temporary, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # It may have happened nevertheless; then it is the same file.
+            mine, there = self._medium.stat(plan.temporary), self._medium.stat(path)
+            if mine is None or there is None or mine.st_ino != there.st_ino:
+                raise
 
     def _fresh(self, run: Run, rev: int) -> bool:
         """Nobody has gone further: the entry before is still the one that was the head."""
@@ -464,7 +479,7 @@ class Writer:
         }
         text = json.dumps(said, indent=1).encode() + b"\n"
         try:
-            folders = [*self._medium.ensure(folder, self._names.root), folder]
+            folders = [*self._medium.ensure(folder), folder]
             for _ in range(_FEW):
                 if self._medium.create(folder, path, text):
                     return Done(), folders
@@ -484,12 +499,19 @@ class Writer:
         return self._failed(OSError("it comes and goes")), []
 
     def _failed(self, error: OSError | Error) -> Failed:
-        if isinstance(error, OSError):
-            error = translate(error, self._name)
-        made = error if isinstance(error, Unavailable) else Unavailable(self._name, why=str(error))
-        if made is not error:
-            made.__cause__ = error
+        if isinstance(error, Unavailable):
+            return Failed(error)
+        made = Unavailable(self._name, why=str(translate(error, self._name) if isinstance(error, OSError) else error))
+        made.__cause__ = error
         return Failed(made)
+
+
+def _once_more(ask: Callable[[], _T]) -> _T:
+    """A question whose answer decides about what is there already is worth a second try."""
+    try:
+        return ask()
+    except OSError:
+        return ask()
 
 
 def _sound(write: Write) -> bool:
