@@ -1,4 +1,4 @@
-"""Random sequences of contract calls: the oracle, the memory backend and SQLite give the same answers."""
+"""Random sequences of contract calls: the oracle, the memory backend, SQLite and files give the same answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from knotline.backends import MemoryBackend, SqliteBackend
 from knotline.backends.contract import MAX_REV, Attach, Backend, Entry, Save, Write
+from knotline.backends.files import FilesBackend
 from knotline.testing import FakeClock, RawOracle
 from knotline.testing.suite_place import done, object_id, save
 
@@ -53,12 +54,13 @@ class Agreement(RuleBasedStateMachine):
         self.oracle = RawOracle(clock=self.clock)
         self.path = Path(self.folder.name, "store.db")
         self.sqlite: Backend = SqliteBackend(self.path, clock=self.clock)
+        self.files: Backend = FilesBackend(Path(self.folder.name, "files"), clock=self.clock)
         self.memory: Backend = MemoryBackend(clock=self.clock)
         self.marks: list[int] = []
         self.last: list[Save] = []
 
     def backends(self) -> list[Backend]:
-        return [self.memory, self.sqlite]
+        return [self.memory, self.sqlite, self.files]
 
     @initialize(many=st.sampled_from([0, 0, 61, 130]))
     def begin(self, many: int) -> None:
@@ -148,7 +150,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def take_mark(self) -> None:
-        # Marks are opaque: here all three count saves, so they can be compared.
+        # Marks are opaque: here all four count saves, so they can be compared.
         mark = self.agree("mark")
         assert isinstance(mark, int)
         self.marks.append(mark)
@@ -166,6 +168,10 @@ class Agreement(RuleBasedStateMachine):
             self.sqlite.compact()
         self.sqlite.close()
         self.sqlite = SqliteBackend(self.path, clock=self.clock)
+        if compact:
+            self.files.compact()
+        self.files.close()
+        self.files = FilesBackend(Path(self.folder.name, "files"), clock=self.clock)
 
     def teardown(self) -> None:
         for backend in self.backends():

@@ -1,4 +1,4 @@
-"""Real processes on one file: no error surfaces, nothing is lost, nothing is doubled."""
+"""Real processes on one store: no error surfaces, nothing is lost, nothing is doubled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from knotline.backends import SqliteBackend
-from knotline.backends.contract import MAX_REV, Conflicted, Done
+from knotline.backends.contract import MAX_REV, Backend, Conflicted, Done
+from knotline.backends.files import FilesBackend
 from knotline.testing.suite_place import save
 
 SOAK = os.environ.get("KNOTLINE_PROFILE") == "soak"
@@ -19,11 +20,15 @@ EACH = 200 if SOAK else 15
 fresh = multiprocessing.get_context("spawn")
 
 
+def _backend(path: str | Path) -> Backend:
+    return SqliteBackend(path) if str(path).endswith(".db") else FilesBackend(path)
+
+
 def _append(path: str, worker: int, start: Any, answers: Any) -> None:
     """Appends to one run that all share, deciding again after each conflict, and to one of its own."""
     try:
         start.wait(60)
-        b = SqliteBackend(path)
+        b = _backend(path)
         mine: list[tuple[int, bytes]] = []
         conflicts = 0
         while len(mine) < EACH:
@@ -44,10 +49,11 @@ def _append(path: str, worker: int, start: Any, answers: Any) -> None:
 
 
 @pytest.mark.kill
+@pytest.mark.parametrize("name", ["store.db", "files"])
 @pytest.mark.parametrize("workers", [2, 16])
-def test_writers_on_a_fresh_path(tmp_path: Path, workers: int) -> None:
+def test_writers_on_a_fresh_path(tmp_path: Path, workers: int, name: str) -> None:
     """They open it, create it and write to it all at once."""
-    path = tmp_path / "new" / "store.db"
+    path = tmp_path / "new" / name
     start, answers = fresh.Barrier(workers), fresh.Queue()
     processes = [fresh.Process(target=_append, args=(str(path), worker, start, answers)) for worker in range(workers)]
     for process in processes:
@@ -57,7 +63,7 @@ def test_writers_on_a_fresh_path(tmp_path: Path, workers: int) -> None:
         process.join(60)
     assert [error for *_, error in heard if error] == []
     won = sorted(pair for _, mine, _, _ in heard for pair in mine)
-    b = SqliteBackend(path)
+    b = _backend(path)
     assert won == [(e.rev, e.head) for e in b.entries(b"shared", 0, MAX_REV)]
     assert [rev for rev, _ in won] == list(range(workers * EACH))
     for worker, mine, conflicts, _ in heard:
@@ -71,7 +77,7 @@ def _open(path: str, start: Any, answers: Any) -> None:
     try:
         for number in range(5):
             start.wait(60)
-            b = SqliteBackend(f"{path}-{number}")
+            b = _backend(path.replace("store", f"store-{number}"))
             b.commit([save(f"{os.getpid()}", 0)])
             b.close()
         answers.put(None)
@@ -80,11 +86,12 @@ def _open(path: str, start: Any, answers: Any) -> None:
 
 
 @pytest.mark.kill
-def test_opening_and_closing_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["store.db", "store"])
+def test_opening_and_closing_at_once(tmp_path: Path, name: str) -> None:
     """Creation, recovery and the last close take locks for which the engine does not wait by itself."""
     workers = 12
     start, answers = fresh.Barrier(workers), fresh.Queue()
-    processes = [fresh.Process(target=_open, args=(str(tmp_path / "s"), start, answers)) for _ in range(workers)]
+    processes = [fresh.Process(target=_open, args=(str(tmp_path / name), start, answers)) for _ in range(workers)]
     for process in processes:
         process.start()
     heard = [answers.get(timeout=120) for _ in processes]
@@ -92,6 +99,6 @@ def test_opening_and_closing_at_once(tmp_path: Path) -> None:
         process.join(60)
     assert [error for error in heard if error] == []
     for number in range(5):
-        b = SqliteBackend(tmp_path / f"s-{number}")
+        b = _backend(tmp_path / name.replace("store", f"store-{number}"))
         assert len(b.runs()) == workers
         b.close()

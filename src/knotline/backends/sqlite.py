@@ -21,6 +21,7 @@ import apsw
 from knotline.backends.contract import MAX_REV, Attachment, Entry, Lease, Outcome, Write
 from knotline.backends.sqlite_file import Cursor, Place, busy, cursor, translate
 from knotline.backends.sqlite_find import find, unpack
+from knotline.backends.sqlite_shown import disagreeing
 from knotline.backends.sqlite_writer import Writer, forked
 from knotline.errors import Damaged, Unavailable, Unsupported
 
@@ -273,6 +274,7 @@ class SqliteBackend:
                 " OR run NOT IN (SELECT n FROM run WHERE typeof(key)='blob')"
             )
             astray = at.execute(lost, (MAX_REV,)).fetchall()[0][0]
+            found += disagreeing(at)
         return [text for text in found if text != "ok"] + (
             [f"{astray} entries of no run or revision"] if astray else []
         )

@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 
 import apsw
 
+from knotline.backends import sqlite_shown
 from knotline.backends.contract import Attach, Conflicted, Done, Failed, Outcome, Save, Write
 from knotline.backends.sqlite_file import WAL_FRAME, WAL_PAGES, Cursor, Place, busy, cursor, translate
 from knotline.backends.sqlite_find import pack, unpack
@@ -246,6 +247,8 @@ class Writer:
                 "INSERT INTO obj(id, claim, data) VALUES(?,?,?) ON CONFLICT(id) DO UPDATE SET claim=excluded.claim",
                 [(oid, self._last, data) for oid, data in save.objects],
             )
+        if save.alias is not None:
+            sqlite_shown.show(at, run, save, save.alias)
         if save.drop:
             self._drop(at, run, min(save.drop, save.rev))
         return Done()
@@ -275,6 +278,9 @@ class Writer:
             at.executemany("DELETE FROM idx WHERE token=? AND seq=?", _postings(carried))
         at.execute("DELETE FROM log WHERE run=? AND rev<?", (run, below))
         at.execute("DELETE FROM attach WHERE run=? AND rev<?", (run, below))
+        # Asked every time: another process may have made the table since.
+        if sqlite_shown.exists(at):
+            sqlite_shown.hide(at, run, below)
 
     def _attach(self, at: Cursor, attach: Attach) -> Outcome:
         run = self.intern(at, attach.run)

@@ -1,0 +1,81 @@
+"""The table `persistence`: documents as anybody with an SQLite shell would look for them.
+
+    SELECT id, category, key, data, created_at, updated_at FROM persistence WHERE category='config' AND key='main'
+
+It is written with the entry, in the same transaction, and is never read back. A store gets the table with the first
+save that has an alias, so that older stores stay as they are until then.
+"""
+
+from __future__ import annotations
+
+from knotline.backends.contract import Save
+from knotline.backends.files_entry import state_text
+from knotline.backends.sqlite_file import Cursor
+
+__all__ = ["disagreeing", "exists", "hide", "show"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS persistence(n INTEGER PRIMARY KEY, id TEXT NOT NULL, category TEXT NOT NULL,
+    key TEXT NOT NULL, data TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    run INT NOT NULL, rev INT NOT NULL);
+CREATE INDEX IF NOT EXISTS persistence_key ON persistence(category, key);
+CREATE INDEX IF NOT EXISTS persistence_rev ON persistence(run, rev);
+"""
+_AGAIN = """
+UPDATE persistence SET rev=?, data=?, updated_at=strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+    WHERE run=? AND category=? AND key=? RETURNING n
+"""
+_FIRST = """
+INSERT INTO persistence(id, category, key, data, run, rev, created_at, updated_at)
+    VALUES(?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+"""
+
+
+def exists(at: Cursor) -> bool:
+    return bool(at.execute("SELECT 1 FROM sqlite_schema WHERE type='table' AND name='persistence'").fetchall())
+
+
+def show(at: Cursor, run: int, save: Save, alias: tuple[str, str]) -> None:
+    """The row of a save that is being inserted. What is no whole state has none."""
+    own = dict(save.objects)
+    text = _text(at, save.body, own)
+    if text is None:
+        return
+    at.execute(_SCHEMA).fetchall()
+    category, key = map(_plain, alias)
+    if not at.execute(_AGAIN, (save.rev, text, run, category, key)).fetchall():
+        at.execute(_FIRST, (f"{category}:{key}", category, key, text, run, save.rev))
+
+
+def hide(at: Cursor, run: int, below: int) -> None:
+    at.execute("DELETE FROM persistence WHERE run=? AND rev<?", (run, below))
+
+
+def disagreeing(at: Cursor) -> list[str]:
+    """Rows that do not show what is stored. Somebody else wrote to them: nothing here reads them."""
+    if not exists(at):
+        return []
+    found: list[str] = []
+    rows = at.execute(
+        "SELECT p.id, p.data, l.body FROM persistence p LEFT JOIN log l ON l.run=p.run AND l.rev=p.rev"
+    ).fetchall()
+    for name, text, body in rows:
+        if body is None or _text(at, body, {}) != text:
+            found.append(f"the row {name!r} of the table persistence does not show what is stored")
+    return found
+
+
+def _text(at: Cursor, body: bytes, own: dict[bytes, bytes]) -> str | None:
+    def stored(oid: bytes) -> bytes | None:
+        if oid in own:
+            return own[oid]
+        rows = at.execute("SELECT data FROM obj WHERE id=?", (oid,)).fetchall()
+        return rows[0][0] if rows else None
+
+    text = state_text(body, stored, indent=0)
+    return None if text is None else text.decode()
+
+
+def _plain(name: str) -> str:
+    """Lone surrogates are in no SQLite text."""
+    return name.encode("utf-8", "backslashreplace").decode()
