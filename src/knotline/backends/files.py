@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from knotline.backends.contract import MAX_REV, Attachment, Entry, Lease, Outcome, Write
+from knotline.backends.files_care import Care
 from knotline.backends.files_disk import Disk
 from knotline.backends.files_entry import Page
 from knotline.backends.files_journal import Journal, nonce
@@ -62,6 +63,7 @@ class FilesBackend:
         self._log = Log(self._medium, self._names, self._objects)
         self._leases = Leases(self._medium, self._names, time.time if clock is None else clock)
         self._writer = Writer(self.name, self._medium, self._names, self._log, self._objects, self._journal, time.time)
+        self._care = Care(self._medium, self._names, self._log, self._journal, self._writer.aliases)
         self._reconciled = False
         self._users: int | None = None
         with self._ours():
@@ -278,7 +280,7 @@ class FilesBackend:
         self._journal.catch_up()
         lost: list[tuple[int, bytes, int, Page]] = []
         known = {os.path.basename(self._names.run(key)): key for key in self._journal.runs()}
-        for name in self._medium.names(self._names.log):
+        for name in self._log.folders():
             key = known.get(name) or self._key(name)
             if key is None:
                 continue
@@ -359,33 +361,23 @@ class FilesBackend:
 
     def check(self) -> list[str]:
         with self._ours():
-            return []
+            self._indexed()
+            self._journal.catch_up()
+            return self._care.check(self._journal.runs())
 
     def size(self) -> int:
         with self._ours():
-            seen: set[int] = set()
-            total = 0
-            for path in self._files(self._names.root):
-                about = self._medium.stat(path)
-                if about is not None and about.st_ino not in seen:
-                    seen.add(about.st_ino)
-                    total += about.st_size
-            return total
-
-    def _files(self, folder: str) -> list[str]:
-        found: list[str] = []
-        for name in self._medium.names(folder):
-            path = f"{folder}/{name}"
-            about = self._medium.stat(path)
-            if about is not None and _is_folder(about):
-                found += self._files(path)
-            elif about is not None:
-                found.append(path)
-        return found
+            return self._care.size()
 
     def compact(self) -> None:
+        """While others have the store open, what they may be using stays."""
         with self._ours():
-            return
+            assert self._users is not None  # noqa: S101 - it is open
+            with self._care.alone(self._users) as alone:
+                if alone:
+                    self._writer.flush()
+                    self._reconcile()
+                    self._care.clean(self._journal.runs(), time.time)
 
     def close(self) -> None:
         if self._closed:
@@ -399,9 +391,3 @@ class FilesBackend:
             if self._users is not None:
                 self._disk.close(self._users)
             self._disk.release()
-
-
-def _is_folder(about: os.stat_result) -> bool:
-    import stat  # noqa: PLC0415 - its names are everyday words
-
-    return stat.S_ISDIR(about.st_mode)

@@ -63,6 +63,16 @@ class Aliases:
                 # Where both names were the same file already, renaming does nothing at all.
                 self._medium.forget(temporary)
 
+    def right(self, run: Run, page: Page) -> bool:
+        """Does the alias show this entry?"""
+        assert page.alias is not None  # noqa: S101 - asked by the caller
+        path = self._names.alias(*page.alias)
+        text = self._copy(page, {})
+        if text is not None:
+            return self._medium.read(path) == text
+        shown, entry = self._medium.stat(path), self._medium.stat(self._names.entry(run.folder, page.rev))
+        return shown is not None and entry is not None and shown.st_ino == entry.st_ino
+
     def hide(self, run: Run, rev: int, newest: Page) -> None:
         """The entry at `rev` goes: so does its alias, unless a newer entry has it."""
         entry = self._medium.stat(self._names.entry(run.folder, rev))

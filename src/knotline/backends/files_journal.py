@@ -14,7 +14,7 @@ import base64
 import json
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from knotline.backends.files_medium import Medium
 
 __all__ = ["Journal", "Line", "nonce"]
 
+_RECENT: Final = 1000
 _DEAD: Final = 86_400
 """Seconds after which the process behind a line without an entry is taken for dead."""
 
@@ -71,13 +72,12 @@ class Journal:
     # -- appending -----------------------------------------------------------------------------------------
 
     def append(self, lines: Sequence[list[Any]]) -> None:
-        # The newline in front ends what a full disk may have cut.
-        text = "".join([f"\n{json.dumps(line, separators=(',', ':'))}\n" for line in lines])
+        text = b"".join([_closed(line) for line in lines])
         with self.lock:
             if self._fd is None:
                 self._fd = self._medium.disk.open_append(self._path)
             try:
-                self._medium.disk.append(self._fd, text.encode())
+                self._medium.disk.append(self._fd, text)
             except OSError:
                 fd, self._fd = self._fd, None
                 self._medium.disk.close(fd)
@@ -218,6 +218,30 @@ class Journal:
             line.gone = True
             self._known.pop((line.run, line.rev, line.nonce), None)
 
+    def rewrite(self, keep: Callable[[bytes, int, str], bool], now: float) -> None:
+        """A shorter journal with the same cursors. Nobody else has the store open."""
+        with self.lock:
+            last = self.catch_up()
+            lines: list[list[Any]] = []
+            at = 0
+            for line in self._all:
+                if line.gone or not keep(line.run, line.rev, line.nonce):
+                    self.lose(line)
+                    continue
+                if line.cursor != at + 1:
+                    lines.append(["c", line.cursor - 1])
+                at = line.cursor
+                claims = [oid for oid, cursor in self._claims.items() if cursor == at] if at > last - _RECENT else []
+                lines.append([*self.line(line.run, line.rev, b"", line.tokens, claims, now)])
+                lines[-1][3] = line.nonce
+            if at != last:
+                lines.append(["c", last])
+            text = b"".join([_closed(line) for line in lines])
+            self.close()
+            self._medium.replace(self._path.rpartition("/")[0], self._path, text)
+            self._offset = len(text)
+            self._all = [line for line in self._all if not line.gone]
+
     # -- objects -------------------------------------------------------------------------------------------
 
     def claimed(self, oid: bytes) -> int:
@@ -227,6 +251,11 @@ class Journal:
     def condemned(self, name: str) -> bool:
         with self.lock:
             return any(name in names for names in self._condemned.values())
+
+
+def _closed(line: list[Any]) -> bytes:
+    # The newline in front ends what a full disk may have cut.
+    return f"\n{json.dumps(line, separators=(',', ':'))}\n".encode()
 
 
 def _cursor(line: Line) -> int:

@@ -67,6 +67,10 @@ class Log:
         with self._lock:
             return list(self._runs.values())
 
+    def folders(self) -> list[str]:
+        """Names of the runs' folders. What begins with a dot is a system's or a killed process'."""
+        return [name for name in self._medium.names(self._names.log) if name[:1] != "."]
+
     # -- one entry -----------------------------------------------------------------------------------------
 
     def read(self, run: Run, rev: int, *, bodies: bool = False) -> Page | None:

@@ -80,7 +80,7 @@ class Writer:
         self._objects = objects
         self._journal = journal
         self._wall = wall
-        self._aliases = Aliases(medium, names, objects, log)
+        self.aliases = Aliases(medium, names, objects, log)
         self._lock = threading.Lock()
         self._owed: set[str] = set()
         """Folders that a sync is owed to, for what was not waited for."""
@@ -278,7 +278,7 @@ class Writer:
         if plan.save.alias is not None:
             # What shows the entry is derived from it: when that fails, the entry is there nevertheless.
             with contextlib.suppress(OSError, Error):
-                plan.folders += self._aliases.show(run, plan.page, dict(plan.save.objects))
+                plan.folders += self.aliases.show(run, plan.page, dict(plan.save.objects))
         plan.folders.append(run.folder)
         if run.head < 0:
             run.low = 0
@@ -386,7 +386,7 @@ class Writer:
             revs = range(run.low, floor) if floor - run.low < _FEW else self._log.revs(run)
             for rev in revs:
                 if rev < floor:
-                    self._aliases.hide(run, rev, page)
+                    self.aliases.hide(run, rev, page)
                     self._medium.forget(self._names.entry(run.folder, rev))
             run.low = floor
         if page.drops and page.drops[-1][0] == page.rev:
