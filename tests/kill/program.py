@@ -18,6 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from knotline.backends import Backend, Done, Outcome, Save, SqliteBackend, Write
+from knotline.backends.files import FilesBackend
 from knotline.codec import encode, private
 from knotline.errors import Conflict, Fenced, LeaseHeld, NotFound, NothingToUndo
 from knotline.store import Store, sweep, verify
@@ -94,8 +95,13 @@ class Late(Wrapped):
 MUTANTS: dict[str, Callable[[Backend], Any]] = {"": lambda backend: backend, "early": Early, "late": Late}
 
 
+def backend_at(path: str | os.PathLike[str], *, timeout: float = 30.0) -> Backend:
+    """A file that ends in .db is SQLite's; anything else is a folder of files."""
+    return SqliteBackend(path, timeout=timeout) if str(path).endswith(".db") else FilesBackend(path)
+
+
 def open_backend(path: str, *, mutant: str = "", timeout: float = 30.0) -> Any:
-    return MUTANTS[mutant](SqliteBackend(path, timeout=timeout))
+    return MUTANTS[mutant](backend_at(path, timeout=timeout))
 
 
 # -- writers that are killed ------------------------------------------------------------------------------------

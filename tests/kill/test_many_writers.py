@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from tests.crash.store_scenarios import count, crc
 from tests.kill.processes import SOAK, Program
+from tests.kill.program import backend_at
 
-from knotline.backends import SqliteBackend
 from knotline.errors import LeaseHeld, Unavailable
 from knotline.store import Held, Store, verify
 
 pytestmark = pytest.mark.kill
+places = pytest.mark.parametrize("name", ["store.db", "files"])
 
 
 def together(path: Path, workers: int, each: int, *, expected: bool, mutant: str = "") -> int:
@@ -46,7 +47,7 @@ def together(path: Path, workers: int, each: int, *, expected: bool, mutant: str
         for program in [*programs, *readers]:
             program.__exit__()
     assert len(told) == workers
-    with Store(SqliteBackend(path)) as store:
+    with Store(backend_at(path)) as store:
         # Every acknowledged revision is the state that was acknowledged, and no two were acknowledged as one.
         facts = {rev: value for line in told for rev, value in line["facts"]}
         assert sorted(facts) == list(range(workers * each)), "an acknowledged revision was lost or doubled"
@@ -67,17 +68,19 @@ def together(path: Path, workers: int, each: int, *, expected: bool, mutant: str
 
 @pytest.mark.parametrize("expected", [True, False], ids=["expected", "without"])
 @pytest.mark.parametrize("workers", [2, 16])
-def test_writers_on_one_run(tmp_path: Path, workers: int, expected: bool) -> None:
+@places
+def test_writers_on_one_run(tmp_path: Path, workers: int, expected: bool, name: str) -> None:
     each = 100 if SOAK else 24 // workers + 4
-    conflicts = together(tmp_path / "store.db", workers, each, expected=expected)
+    conflicts = together(tmp_path / name, workers, each, expected=expected)
     count("writers' saves on one run", workers * each)
     count("writers' conflicts", conflicts)
     if SOAK and expected:
         assert conflicts >= 1
 
 
-def test_writers_on_many_runs(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+@places
+def test_writers_on_many_runs(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     each = 300 if SOAK else 30
     with (
         Program("own items", path=path, worker=1, each=each) as one,
@@ -86,7 +89,7 @@ def test_writers_on_many_runs(tmp_path: Path) -> None:
     ):
         told = [line for program in (one, two, three) for line in program.rest()]
         assert [program.end() for program in (one, two, three)] == [0, 0, 0]
-    with Store(SqliteBackend(path)) as store:
+    with Store(backend_at(path)) as store:
         for line in told:
             assert [rev for rev, _ in line["facts"]] == list(range(each))
             for rev, expected in line["facts"]:
@@ -96,12 +99,13 @@ def test_writers_on_many_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", [False, True], ids=["loads", "verifies"])
-def test_prune_and_sweep_beside_savers(tmp_path: Path, check: bool) -> None:
+@places
+def test_prune_and_sweep_beside_savers(tmp_path: Path, check: bool, name: str) -> None:
     """Savers, a loop of prunes and sweeps, and a reader: nobody gets an error, nothing in use is swept away."""
-    path = tmp_path / "store.db"
+    path = tmp_path / name
     runs = ["one", "two"]
     seconds = 30.0 if SOAK else 1.5
-    with Store(SqliteBackend(path)) as store:
+    with Store(backend_at(path)) as store:
         data = {"n": -1}
         for run in runs:
             store.append(run, {"data": data, "check": crc(data)})
@@ -124,7 +128,7 @@ def test_prune_and_sweep_beside_savers(tmp_path: Path, check: bool) -> None:
     pruned = told[-1]
     assert pruned["pruned"] >= 3
     assert pruned["swept"] >= 1
-    with Store(SqliteBackend(path)) as store:
+    with Store(backend_at(path)) as store:
         for saver in told[:-1]:
             rev, expected = saver["last"]
             assert crc(store.load(saver["run"], rev)) == expected
@@ -142,7 +146,7 @@ def overtake(path: Path, rounds: int, *, seed: int = 0, fenced: bool = True) -> 
     """
     dice = random.Random(seed)
     inside = done = 0
-    store = Store(SqliteBackend(path, timeout=0.3))
+    store = Store(backend_at(path, timeout=0.3))
     try:
         for number in range(rounds):
             run = f"run {number % 3}"
@@ -205,9 +209,10 @@ def _take(store: Store, run: str, owner: str) -> Held:
             time.sleep(0.02)
 
 
-def test_a_stopped_owner_is_fenced(tmp_path: Path) -> None:
+@places
+def test_a_stopped_owner_is_fenced(tmp_path: Path, name: str) -> None:
     rounds = 60 if SOAK else 3
-    done, inside = overtake(tmp_path / "store.db", rounds)
+    done, inside = overtake(tmp_path / name, rounds)
     count("owners stopped and overtaken", done)
     count("owners stopped inside a commit", inside)
     assert done == rounds

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tests.crash.store_scenarios import count, crc
 from tests.kill.processes import SOAK, Program
+from tests.kill.program import backend_at
 
-from knotline.backends import SqliteBackend
 from knotline.store import Store, verify
 
 KILLS = 80 if SOAK else 4
+PLACES = ["store.db", "files"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "one run": ("sync", {"runs": 1}),
     "moves": ("sync", {"runs": 2, "moves": True}),
@@ -88,13 +89,13 @@ def kill_and_look(path: Path, verb: str, options: dict[str, Any], *, kills: int,
                 ledger.take(line)
                 fresh |= {(line["run"], line["rev"])} if "rev" in line else set()
             assert len(ledger.facts) >= known
-        with Store(SqliteBackend(path)) as store:
+        with Store(backend_at(path)) as store:
             last = life == kills - 1
             runs = ledger.check(store, only=None if last and kills < 20 else fresh)
             assert runs >= 1
             for run, rev in list(ledger.tops().items())[:3]:
                 assert store.header(run).rev <= rev + 1 or "moves" in options
-    with Store(SqliteBackend(path)) as store:
+    with Store(backend_at(path)) as store:
         for run in list(ledger.tops())[:4]:
             value = store.load(run)
             value["later"] = True
@@ -105,10 +106,11 @@ def kill_and_look(path: Path, verb: str, options: dict[str, Any], *, kills: int,
 
 
 @pytest.mark.kill
+@pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_sigkill(tmp_path: Path, variant: str) -> None:
+def test_sigkill(tmp_path: Path, variant: str, name: str) -> None:
     verb, options = VARIANTS[variant]
-    killed, acknowledged = kill_and_look(tmp_path / "store.db", verb, options, kills=KILLS)
+    killed, acknowledged = kill_and_look(tmp_path / name, verb, options, kills=KILLS)
     count("sigkill kills", killed)
     count("sigkill acknowledgements", acknowledged)
     assert killed == KILLS

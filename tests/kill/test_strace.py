@@ -15,17 +15,19 @@ from typing import Any
 import pytest
 from tests.crash.store_scenarios import count, crc
 from tests.kill.processes import SOAK, Program
+from tests.kill.program import backend_at
 
-from knotline.backends import SqliteBackend
 from knotline.errors import NotFound
 from knotline.store import Store, verify
 
 pytestmark = [pytest.mark.kill, pytest.mark.soak]
 
+places = pytest.mark.parametrize("place", ["store.db", "files"])
 SCENES = ["save", "seal", "checkpoint", "prune", "fork", "document", "delete"]
 # What is not the store's: the marker itself, memory, threads' business, the interpreter's own.
 IGNORED = {"getppid", "brk", "mmap", "munmap", "mremap", "madvise", "mprotect", "futex", "getrandom", "restart_syscall"}
 WRITING = ("pwrite64", "write", "fdatasync", "fsync", "ftruncate", "unlink", "openat", "pread64", "fallocate")
+WRITING += ("linkat", "renameat", "unlinkat", "mkdirat")
 ERRORS = {
     "pwrite64": ("EIO", "ENOSPC"),
     "write": ("EIO", "ENOSPC"),
@@ -36,6 +38,10 @@ ERRORS = {
     "openat": ("EIO", "ENOSPC"),
     "pread64": ("EIO",),
     "fallocate": ("EIO", "ENOSPC"),
+    "linkat": ("EIO", "ENOSPC"),
+    "renameat": ("EIO", "ENOSPC"),
+    "unlinkat": ("EIO",),
+    "mkdirat": ("EIO", "ENOSPC"),
 }
 _LINE = re.compile(r"^(\d+) +(\w+)\(")
 
@@ -46,10 +52,10 @@ def strace() -> str:
     return found
 
 
-def model(folder: Path, scene: str) -> tuple[Path, dict[tuple[str, int], int]]:
+def model(folder: Path, scene: str, name: str) -> tuple[Path, dict[tuple[str, int], int]]:
     """A store on which the scene's preparation was done, closed, and what was acknowledged by then."""
-    path = folder / f"{scene}.db"
-    with Store(SqliteBackend(path)) as store:
+    path = folder / f"{scene}-{name}"
+    with Store(backend_at(path)) as store:
         from tests.kill.program import BEFORE
 
         BEFORE[scene](store)
@@ -107,7 +113,7 @@ def injected(
 
 def look(path: Path, facts: dict[tuple[str, int], int], lines: list[dict[str, Any]], scene: str) -> None:
     """Nothing acknowledged is lost, nothing is damaged, writing goes on."""
-    with Store(SqliteBackend(path)) as store:
+    with Store(backend_at(path)) as store:
         report = verify(store)
         assert report.clean, report.damage
         for (run, rev), expected in facts.items():
@@ -136,12 +142,13 @@ def copy(path: Path, folder: Path) -> Path:
     return Path(shutil.copy(path, folder / "store.db"))
 
 
+@places
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_kill_at_every_system_call(tmp_path: Path, scene: str) -> None:
+def test_a_kill_at_every_system_call(tmp_path: Path, scene: str, place: str) -> None:
     # The store is made by the scene's own preparation, in the same process; so every life begins with nothing.
     tmp_path.joinpath("t").mkdir()
-    before, inside = traced(tmp_path / "t" / "store.db", scene, tmp_path)
-    _, facts = model(tmp_path, scene)
+    before, inside = traced(tmp_path / "t" / place, scene, tmp_path)
+    _, facts = model(tmp_path, scene, place)
     boundaries = [
         (name, before[name] + n) for name, calls in inside.items() if name not in IGNORED for n in range(1, calls + 1)
     ]
@@ -151,14 +158,14 @@ def test_a_kill_at_every_system_call(tmp_path: Path, scene: str) -> None:
     for number, (name, at) in enumerate(boundaries):
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        code, lines, struck = injected(folder / "store.db", scene, tmp_path, name, "signal=SIGKILL", at)
+        code, lines, struck = injected(folder / place, scene, tmp_path, name, "signal=SIGKILL", at)
         if not struck:
             # Threads and caches may move a call by a few places; then it was not in the scene, and does not count.
             continue
         assert code in (-signal.SIGKILL, 128 + signal.SIGKILL), (name, at, code)
         assert lines == [{"ready": True}], lines
         killed += 1
-        look(folder / "store.db", facts, lines, scene)
+        look(folder / place, facts, lines, scene)
         shutil.rmtree(folder)
     count("strace kills", killed)
     count("strace system calls named", len({name for name, _ in boundaries}))
@@ -166,11 +173,12 @@ def test_a_kill_at_every_system_call(tmp_path: Path, scene: str) -> None:
     assert killed >= len(boundaries) * 0.9, f"{killed} of {len(boundaries)}"
 
 
+@places
 @pytest.mark.parametrize("scene", SCENES)
-def test_an_error_at_every_writing_system_call(tmp_path: Path, scene: str) -> None:
+def test_an_error_at_every_writing_system_call(tmp_path: Path, scene: str, place: str) -> None:
     tmp_path.joinpath("t").mkdir()
-    before, inside = traced(tmp_path / "t" / "store.db", scene, tmp_path)
-    _, facts = model(tmp_path, scene)
+    before, inside = traced(tmp_path / "t" / place, scene, tmp_path)
+    _, facts = model(tmp_path, scene, place)
     cases = [
         (name, error, before[name] + n)
         for name in WRITING
@@ -183,7 +191,7 @@ def test_an_error_at_every_writing_system_call(tmp_path: Path, scene: str) -> No
     for number, (name, error, at) in enumerate(cases):
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        code, lines, struck = injected(folder / "store.db", scene, tmp_path, name, f"error={error}", at)
+        code, lines, struck = injected(folder / place, scene, tmp_path, name, f"error={error}", at)
         if not struck:
             continue
         struck_at += 1
@@ -196,7 +204,7 @@ def test_an_error_at_every_writing_system_call(tmp_path: Path, scene: str) -> No
         else:
             assert code == 0
             assert "done" in lines[-1]
-        look(folder / "store.db", facts, lines, scene)
+        look(folder / place, facts, lines, scene)
         shutil.rmtree(folder)
     count("strace errors", struck_at)
     count("strace errors refused", refused)

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import stat
 from collections.abc import Callable, Generator, Iterator
+from typing import Final
 
 from knotline.backends.files_alias import Aliases
 from knotline.backends.files_entry import Page
@@ -21,6 +22,8 @@ from knotline.backends.files_names import Names
 from knotline.errors import Damaged, Error
 
 __all__ = ["Care"]
+
+_TRIES: Final = 20
 
 
 class Care:
@@ -61,9 +64,22 @@ class Care:
         return found
 
     def _check_run(self, run: Run) -> list[str]:
+        """Whoever saves meanwhile is not wrong: what is found must be so twice."""
+        state = self._state(run)
+        for _ in range(_TRIES):
+            found = self._wrong(run, *state)
+            before, state = state, self._state(run)
+            if not found or before == state:
+                return found
+        return []
+
+    def _state(self, run: Run) -> tuple[int, int]:
         with run.lock:
             self._log.refresh(run)
-            floor, head = run.floor, run.head
+            self._journal.catch_up()
+            return run.floor, run.head
+
+    def _wrong(self, run: Run, floor: int, head: int) -> list[str]:
         found: list[str] = []
         for rev in range(floor, head + 1):
             try:

@@ -36,7 +36,7 @@ def _safe(name: str, exact: bytes) -> str:
     plain = _PLAIN.fullmatch(name) is not None and name[-1] not in ".-" and not _DEVICES.fullmatch(name)
     if plain and name not in _OURS:
         return name
-    shown = _OTHER.sub("-", name.lower()).strip("-")[:_SHOWN].strip("-")
+    shown = _OTHER.sub("-", name.lower()).strip("-_")[:_SHOWN].strip("-_")
     mark = base64.b32encode(blake3(exact).digest(_HASH)).decode().lower()
     return f"{shown or 'x'}~{mark}"
 
