@@ -64,6 +64,7 @@ class FilesBackend:
         self._leases = Leases(self._medium, self._names, time.time if clock is None else clock)
         self._writer = Writer(self.name, self._medium, self._names, self._log, self._objects, self._journal, time.time)
         self._care = Care(self._medium, self._names, self._log, self._journal, self._writer.aliases)
+        self._log.met = self._writer.aliases.mend
         self._reconciled = False
         self._users: int | None = None
         with self._ours():

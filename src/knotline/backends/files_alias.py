@@ -31,6 +31,36 @@ class Aliases:
 
     def show(self, run: Run, page: Page, objects: dict[bytes, bytes]) -> list[str]:
         """Under the entry's alias; the folders that must be synced for it to last."""
+        folders = self._show(run, page, objects)
+        for _ in range(_TRIES):
+            # Whoever saved the next entry meanwhile may have shown it before us.
+            if self._log.there(run, page.rev + 1) is None and self._log.there(run, page.rev) is not None:
+                break
+            newer = self._newest(run)
+            if newer is None or newer.rev <= page.rev or newer.alias != page.alias:
+                break
+            page = newer
+            folders += self._show(run, page, {})
+        return folders
+
+    def _newest(self, run: Run) -> Page | None:
+        revs = self._log.revs(run)
+        return self._log.read(run, revs[-1], bodies=True) if revs else None
+
+    def mend(self, run: Run) -> None:
+        """What a process that was killed did not get to: asked when a run is first looked at."""
+        page = run.page
+        if page is None:
+            return
+        for rev in self._log.revs(run) if run.low < page.floor else ():
+            if rev < page.floor:
+                self.hide(run, rev, page)
+        if page.alias is not None:
+            whole = self._log.read(run, run.head, bodies=True)
+            if whole is not None and not self.right(run, whole):
+                self._medium.sync(self.show(run, whole, {}))
+
+    def _show(self, run: Run, page: Page, objects: dict[bytes, bytes]) -> list[str]:
         assert page.alias is not None  # noqa: S101 - asked by the caller
         path = self._names.alias(*page.alias)
         folder = path.rpartition("/")[0]

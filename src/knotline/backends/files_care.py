@@ -57,10 +57,11 @@ class Care:
         folders = {self._names.run_name(key): key for key in runs}
         for name in self._log.folders():
             key = folders.get(name)
-            if key is None:
+            if key is not None:
+                found += self._check_run(self._log.run(key))
+            elif self._log.revs(Run(b"", f"{self._names.log}/{name}")):
+                # An empty one is what a cut left of a run that was never acknowledged.
                 found.append(f"the folder {name!r} in the log holds no run that can be read")
-                continue
-            found += self._check_run(self._log.run(key))
         return found
 
     def _check_run(self, run: Run) -> list[str]:

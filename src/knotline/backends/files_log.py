@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from knotline.backends.files_entry import Page, open_page
 from knotline.backends.files_medium import Medium
 from knotline.backends.files_names import Names, entry_rev
 from knotline.backends.files_objects import Objects
-from knotline.errors import Damaged, Unavailable
+from knotline.errors import Damaged, Error, Unavailable
 
 __all__ = ["Log", "Run"]
 
@@ -55,6 +56,8 @@ class Log:
         self._objects = objects
         self._lock = threading.Lock()
         self._runs: dict[bytes, Run] = {}
+        self.met: Callable[[Run], None] = lambda _: None
+        """Called when a run's folder was looked through."""
 
     def run(self, key: bytes) -> Run:
         with self._lock:
@@ -184,6 +187,9 @@ class Log:
             page = replace(page, drops=((top, revs[0]),) if revs[0] else ())
         run.durable = -1
         self._learn(run, top, page, mark)
+        with contextlib.suppress(OSError, Error):
+            # What it does is only for people's eyes: reading goes on without.
+            self.met(run)
         return True
 
     def _learn(self, run: Run, head: int, page: Page, mark: tuple[int, int]) -> None:
