@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import apsw
 
 from knotline import Gate, SqliteBackend, Store, freeze, verify
+from knotline.backends.files import FilesBackend
 
 MESSAGE = 500
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=2 + n % 8)) for n in range(4000)]
@@ -280,6 +282,60 @@ def peer() -> None:
         say("faster", f"{sum(took) / sum(ours['took']):.1f}x", ">= 5x")
 
 
+def bare_link(place: Path, handle: int, number: int, data: bytes) -> None:
+    """What files themselves take: a temporary file, synced, linked to its name, its folder synced."""
+    fd = os.open(place / f"t{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    os.write(fd, data)
+    os.fsync(fd)
+    os.close(fd)
+    os.link(place / f"t{number}", place / f"f{number}")
+    os.fsync(handle)
+
+
+def apparent(place: Path) -> int:
+    """Bytes of all files; a file with two names is there once."""
+    return sum({it.st_ino: it.st_size for path in place.rglob("*") if S_ISREG((it := path.stat()).st_mode)}.values())
+
+
+def files() -> None:
+    """The store of readable files: a durable save of 1 KB, and 2,000 turns of 2 x 500 B."""
+    source = random.Random(8)
+    for _ in range(3):
+        with folder() as place, Store(FilesBackend(place / "k")) as store:
+            (place / "bare").mkdir()
+            handle = os.open(place / "bare", os.O_RDONLY)
+            value: dict[str, Any] = {"step": 0, "document": ""}
+            ours: list[float] = []
+            floor: list[float] = []
+            for turn in range(500):
+                value["step"] = turn
+                value["document"] = text(source, 1000)
+                data = value["document"].encode()
+                floor.append(clocked(lambda it=(place / "bare", handle, turn, data): bare_link(*it)))
+                ours.append(clocked(lambda store=store, value=value: store.append("r", value)))
+            os.close(handle)
+            low, mine = statistics.median(floor), statistics.median(ours)
+        say("bare temp + fsync + link + fsync(dir) of 1 KB", us(low))
+        say("Store.append of a 1 KB change", f"{us(mine)}  {mine / low:.2f}x", "<= 2x")
+    for name, content in {"words": text, "random letters and digits": noise}.items():
+        with folder() as place:
+            still = {f"setting {n}": text(source, 60) for n in range(50)}
+            state: dict[str, Any] = {"messages": [], "settings": still, "turn": 0}
+            raw = sum(len(key) + len(value) for key, value in still.items())
+            with Store(FilesBackend(place / "k")) as store:
+                for turn in range(2000):
+                    for _ in range(2):
+                        one = message(source, content)
+                        raw += len(one["role"]) + len(one["content"])
+                        state["messages"].append(one)
+                    state["turn"] = turn
+                    store.append("r", state)
+                newest = statistics.median(clocked(lambda store=store: store.load("r")) for _ in range(15))
+            size = apparent(place)
+        say(f"apparent bytes / raw, 2,000 turns of {name}", f"{size / raw:.2f}x", "<= 1.5x")
+        say("load the newest state, 4,000 messages", f"{newest * 1e3:.1f} ms")
+
+
 # -- the store --------------------------------------------------------------------------------------------
 
 
@@ -359,6 +415,7 @@ PARTS = {
     "fork": fork,
     "page": page,
     "check": check,
+    "files": files,
     "peer": peer,
 }
 

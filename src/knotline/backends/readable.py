@@ -46,7 +46,7 @@ from knotline.codec.forms import (
     UUID,
 )
 from knotline.codec.frames import ID
-from knotline.codec.scan import depth_of
+from knotline.codec.scan import depth_of, may_nest
 
 __all__ = ["BLOCK", "Tag", "canonical", "parse", "show", "write"]
 
@@ -54,7 +54,8 @@ BLOCK: Final = "$knotline"
 """The one key with a `$` that is no value: under it an entry keeps what is not the user's."""
 
 _FRAMES: Final = 1024
-_ALL_FRAMES: Final = 2048
+_FEW_FRAMES: Final = 16
+_ALL_FRAMES: Final = 3072
 _LEVELS: Final = 16
 _OPTIONS: Final = ormsgpack.OPT_PASSTHROUGH_BIG_INT | ormsgpack.OPT_PASSTHROUGH_TUPLE
 _DATE: Final = struct.Struct(">HBB")
@@ -127,8 +128,9 @@ class _Shower:
     def show(self, data: bytes) -> Any:
         """Stack is counted: ormsgpack counts arrays too, but begins again inside each extension."""
         before = self.frames
-        deep = min(len(data), _FRAMES)
-        if before + deep > _ALL_FRAMES:
+        deep = min(may_nest(data), _FRAMES)
+        if self.level and deep > _FEW_FRAMES:
+            # Inside of an extension a guess would add up: text in other scripts looks like containers.
             deep = depth_of(data, limit=_FRAMES)
         if before + deep > _ALL_FRAMES or self.level > MAX_DEPTH + 8:
             raise ValueError("nested too deeply")
