@@ -310,6 +310,24 @@ def test_the_journal_may_be_lost(tmp_path: Path) -> None:
         b.close()
 
 
+def test_a_line_of_a_writer_who_lost_is_not_believed(tmp_path: Path) -> None:
+    """A power cut may take the winner's line and leave the loser's: same run, same revision, another entry."""
+    b = FilesBackend(tmp_path)
+    append(b, save("r", 0, tokens=[1]), save("r", 1, tokens=[1]))
+    before = b.find([1])
+    b.close()
+    journal = tmp_path / ".store" / "journal"
+    lines = [json.loads(line) for line in journal.read_text().split("\n") if line]
+    lines[1][3] = "0" * 12
+    journal.write_text("".join(f"\n{json.dumps(line)}\n" for line in lines))
+    for ask in (lambda b: b.find([1]), lambda b: b.entries(b"r", 0, 9)[::-1]):
+        b = FilesBackend(tmp_path)
+        assert [(e.rev, e.head) for e in ask(b)] == [(e.rev, e.head) for e in before]
+        assert all(e.cursor for e in ask(b))
+        assert [(e.rev, e.head) for e in b.find([1])] == [(e.rev, e.head) for e in before]
+        b.close()
+
+
 def test_a_stale_writer_conflicts_where_names_are_free_again(tmp_path: Path) -> None:
     """Two processes: one goes far ahead and drops everything below; the other still knows the old head."""
     one, two = FilesBackend(tmp_path), FilesBackend(tmp_path)

@@ -153,7 +153,15 @@ class FilesBackend:
         if cursor is None:
             self._reconcile()
             cursor = self._journal.cursor(page.run, page.rev, page.head)
-        return Entry(page.run, page.rev, page.head, page.body, cursor or 0, page.tokens)
+        if cursor is None:
+            cursor = self._list(page)
+        return Entry(page.run, page.rev, page.head, page.body, cursor, page.tokens)
+
+    def _list(self, page: Page) -> int:
+        """A line for an entry whose own was lost, while that of a writer who lost the race for it was not."""
+        self._journal.append([Journal.line(page.run, page.rev, page.head, page.tokens, (), 0)])
+        self._journal.catch_up()
+        return self._journal.cursor(page.run, page.rev, page.head) or 0
 
     def entries(self, run: bytes, lo: int, hi: int, *, bodies: bool = True) -> list[Entry]:
         with self._ours():
@@ -222,6 +230,9 @@ class FilesBackend:
                 continue
             if nonce(page.head) != line.nonce:
                 self._journal.lose(line)
+                if self._journal.cursor(page.run, page.rev, page.head) is None:
+                    self._list(page)
+                    return None
                 continue
             found.append(Entry(page.run, page.rev, page.head, None, line.cursor, page.tokens))
             if len(found) == limit:
