@@ -58,6 +58,8 @@ class Log:
         self._runs: dict[bytes, Run] = {}
         self.met: Callable[[Run], None] = lambda _: None
         """Called when a run's folder was looked through."""
+        self.behind: set[bytes] = set()
+        """Runs of which what is shown could not be brought up to date."""
 
     def run(self, key: bytes) -> Run:
         with self._lock:
@@ -100,6 +102,12 @@ class Log:
 
     def refresh(self, run: Run) -> Run:
         """Learn what others did since. The caller holds the run's lock."""
+        self._refresh(run)
+        if run.key in self.behind:
+            self.show(run)
+        return run
+
+    def _refresh(self, run: Run) -> Run:
         if run.known and run.head >= 0:
             # The next name first: whoever drops the head has created the next one before.
             if self.there(run, run.head + 1) is None:
@@ -187,10 +195,17 @@ class Log:
             page = replace(page, drops=((top, revs[0]),) if revs[0] else ())
         run.durable = -1
         self._learn(run, top, page, mark)
-        with contextlib.suppress(OSError, Error):
-            # What it does is only for people's eyes: reading goes on without.
-            self.met(run)
+        self.show(run)
         return True
+
+    def show(self, run: Run) -> None:
+        """Mend what is shown of it. That is only for people's eyes: reading goes on without, and tries again."""
+        try:
+            self.met(run)
+        except (OSError, Error):
+            self.behind.add(run.key)
+        else:
+            self.behind.discard(run.key)
 
     def _learn(self, run: Run, head: int, page: Page, mark: tuple[int, int]) -> None:
         run.head, run.page, run.mark, run.known = head, page, mark, True

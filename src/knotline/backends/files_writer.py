@@ -277,8 +277,10 @@ class Writer:
             self._give_up(plan)
         if plan.save.alias is not None:
             # What shows the entry is derived from it: when that fails, the entry is there nevertheless.
-            with contextlib.suppress(OSError, Error):
+            try:
                 plan.folders += self.aliases.show(run, plan.page, dict(plan.save.objects))
+            except (OSError, Error):
+                self._log.behind.add(run.key)
         plan.folders.append(run.folder)
         if run.head < 0:
             run.low = 0
