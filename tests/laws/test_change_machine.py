@@ -10,18 +10,20 @@ import copy
 import enum
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from tests.codec.strategies import Celsius, Point, alike, spoil, values
 from tests.laws.count import STEPS, tell
 from tests.laws.edits import EDITS, Edit, drawn, edits, fresh, message, perform
+from tests.laws.places import PLACES, Kind, place
 
-from knotline.backends import MemoryBackend
+from knotline.backends import Backend, MemoryBackend
 from knotline.codec import decode, encode, freeze, private, same
 from knotline.errors import Unstorable
 from knotline.store.change import DICT, LIST, Shadow
@@ -67,9 +69,10 @@ def advanced(shadow: Shadow, value: Any) -> list[list[Any]]:
 class Change:
     """A program's value, its store, and what the value was at each save. No Hypothesis: mutants use it too."""
 
-    def __init__(self, value: Any, *, unit: bool = True) -> None:
+    def __init__(self, value: Any, *, unit: bool = True, open_: Callable[[], Backend] | None = None) -> None:
         self.value = value
-        self.store = Store(MemoryBackend())
+        self.open = open_
+        self.store = Store(MemoryBackend() if open_ is None else open_())
         self.shadow: Shadow | None = None
         self.unit = unit
         self.saved: list[tuple[int, Any]] = []
@@ -120,13 +123,26 @@ class Change:
 
     def reopen(self) -> None:
         """Another process goes on: its copy of the head is made of what is stored."""
-        self.store = Store(self.store.backend)
+        if self.open is None:
+            self.store = Store(self.store.backend)
+        else:
+            self.store.close()
+            self.store = Store(self.open())
 
 
 class Changes(RuleBasedStateMachine):
+    kind: Kind | None = None
+    """Where it is saved; None: in one memory backend, which is never opened again."""
+
     @initialize(a=st.integers(0, 1000))
     def begin(self, a: int) -> None:
-        self.change = Change(fresh(a))
+        self.stack = ExitStack()
+        kind = self.kind
+        if kind is None:
+            self.change = Change(fresh(a))
+        else:
+            here = self.stack.enter_context(place())
+            self.change = Change(fresh(a), unit=False, open_=lambda: kind.open(here))
         self.change.save()
 
     @rule(each=st.lists(edits(), min_size=1, max_size=3))
@@ -196,7 +212,11 @@ class Changes(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "change"):
-            self.change.check_all()
+            try:
+                self.change.check_all()
+            finally:
+                self.change.store.close()
+                self.stack.close()
 
 
 TestChanges = Changes.TestCase
@@ -205,6 +225,16 @@ TestChanges.settings = settings(
     max_examples=20 if _QUICK else 2_000,
     stateful_step_count=25 if _QUICK else settings().stateful_step_count,
 )
+
+
+@pytest.mark.parametrize("name", [name for name, kind in PLACES.items() if kind.closes])
+def test_changes_wherever_they_are_saved(name: str) -> None:
+    """Detection is above the backends; what each makes of deltas, seals and what is read again is its own."""
+    before = STEPS[NAME]
+    machine = type("Changes", (Changes,), {"kind": PLACES[name]})
+    tried = settings(TestChanges.settings, max_examples=3 if _QUICK else 300)
+    run_state_machine_as_test(machine, settings=tried)
+    tell(f"{NAME} {name}", STEPS[NAME] - before)
 
 
 def drive(seed: int, steps: int, *, unit: bool = True) -> None:

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.codec.strategies import alike
 from tests.laws.edits import drawn, fresh, message, perform
+from tests.laws.places import PLACES
 from tests.laws.test_change_machine import Change, drive, settled, swap_keys
-from tests.laws.test_store_machine import MemorySide, StoreMachine
+from tests.laws.test_store_machine import StoreMachine
 
 from knotline.backends import Conflicted, Done, MemoryBackend
 from knotline.errors import Conflict, Error, Fenced
@@ -120,7 +121,7 @@ def windowed() -> None:
 class _Alone(StoreMachine):
     """Against memory only: for mutants the model is enough."""
 
-    sides_of = (MemorySide,)
+    kinds = (PLACES["memory"],)
 
 
 def machine(examples: int = 60, steps: int = 30) -> Callable[[], None]:
@@ -527,7 +528,7 @@ def test_a_planted_bug_is_caught_by_the_store_machine(plant: Plant) -> None:
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, Error)):
-            machine(examples=150)()
+            machine(examples=400)()
 
 
 def test_the_machine_passes_without_mutants() -> None:

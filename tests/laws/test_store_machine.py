@@ -1,35 +1,43 @@
-"""One sequence of verbs, three answers: a store in memory, a store in SQLite, and a model of plain dicts.
+"""One sequence of verbs, three answers: a store in memory, a store in another place, and a model of plain dicts.
 
-Each store is used through two handles, so that the warm head of one is stale whenever the other has written.
+Each store is used through two handles, so that the warm head of one is stale whenever the other has written. Every
+place of `tests.laws.places` has a machine of its own.
 """
 
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.codec.strategies import alike, values
 from tests.laws.count import STEPS, tell
 from tests.laws.edits import Edit, edits, fresh, perform
 from tests.laws.model import NOWHERE, PIN, Absent, Key, Knot, Line, Model
+from tests.laws.places import PLACES, Kind, place
 
-from knotline.backends import MemoryBackend, SqliteBackend
+from knotline.backends import Backend
 from knotline.backends.contract import MAX_REV
 from knotline.codec import private
-from knotline.errors import Conflict, Error, Fenced, LeaseHeld, Unstorable
+from knotline.errors import Conflict, Error, Fenced, LeaseHeld, Unstorable, Unsupported
 from knotline.records import Header
 from knotline.store.check import sweep, verify
 from knotline.store.log import Held, Store
 from knotline.store.names import run_key
-from knotline.testing import FakeClock, StrictBackend
+from knotline.testing import FakeClock
 
 NAME = "store-machine"
 RUNS = ["a", "ab", "a/b", "é\ud800"]
@@ -42,7 +50,6 @@ numbers = st.integers(0, 2**16)
 sides = st.integers(0, 1)
 notes = st.sampled_from([{}, {}, {"step": 1, "tags": ["x"]}, {"é\ud800": None, "n": 2**70}])
 owners = st.sampled_from(["me", "you"])
-_ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,59 +60,43 @@ def _count() -> Iterator[None]:
 
 
 class Side:
-    """One backend and its two handles."""
+    """One place and its two handles."""
 
-    def __init__(self, machine: StoreMachine) -> None:
+    def __init__(self, machine: StoreMachine, kind: Kind) -> None:
+        self.kind = kind
         self.ticks = count(1_000_000)
-        self.machine = machine
-        self.stores: list[Store] = []
+        self.place = machine.stack.enter_context(place(machine.clock))
+        shared = None if kind.many else kind.open(self.place)
+        self.stores = [self.handle(shared or kind.open(self.place)) for _ in range(2)]
 
-    def handle(self, backend: Any) -> Store:
+    def handle(self, backend: Backend) -> Store:
         return Store(backend, clock=lambda: next(self.ticks), warm_runs=3)
 
     def reopen(self, which: int) -> None:
-        raise NotImplementedError
+        """Another process goes on; where there can be only one, both handles are its."""
+        if self.kind.closes:
+            self.stores[which].close()
+        fresh = self.kind.open(self.place)
+        for at in (which,) if self.kind.many else (0, 1):
+            self.stores[at] = self.handle(fresh)
 
     def close(self) -> None:
         for store in self.stores:
             store.close()
 
 
-class MemorySide(Side):
-    def __init__(self, machine: StoreMachine) -> None:
-        super().__init__(machine)
-        self.backend = StrictBackend(MemoryBackend(clock=machine.clock))
-        self.stores = [self.handle(self.backend) for _ in range(2)]
-
-    def reopen(self, which: int) -> None:
-        self.stores[which] = self.handle(self.backend)
-
-
-class SqliteSide(Side):
-    def __init__(self, machine: StoreMachine) -> None:
-        super().__init__(machine)
-        self.path = Path(machine.folder.name, "store.db")
-        self.stores = [self.handle(self.backend()) for _ in range(2)]
-
-    def backend(self) -> SqliteBackend:
-        return SqliteBackend(self.path, clock=self.machine.clock)
-
-    def reopen(self, which: int) -> None:
-        self.stores[which].close()
-        self.stores[which] = self.handle(self.backend())
-
-
 class StoreMachine(RuleBasedStateMachine):
-    sides_of: tuple[type[Side], ...] = (MemorySide, SqliteSide)
+    kinds: tuple[Kind, ...] = (PLACES["memory"], PLACES["sqlite"])
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory(prefix="laws-", dir=_ROOM)
+        self.stack = ExitStack()
         self.clock = FakeClock()
         self.model = Model()
-        self.all = [side(self) for side in self.sides_of]
+        self.all = [Side(self, kind) for kind in self.kinds]
         self.values: dict[str, Any] = {}
         """What the program holds for each run, edited in place."""
+        self.leased = all(kind.leases for kind in self.kinds)
         self.held: list[Held] = []
         self.touched: set[str] = set()
         self.at = 0
@@ -480,6 +471,12 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.clock()
         holder, epoch, until = self.model.leases.get(run, ("", 0, now))
         verb = lambda store: store.acquire(run, owner, ttl=ttl)  # noqa: E731
+        if not self.leased:
+            for side in self.all:
+                if not side.kind.leases:
+                    with pytest.raises(Unsupported):
+                        verb(side.stores[at])
+            return
         if now < until and holder != owner:
             for error in self.expect(verb, "LeaseHeld"):
                 assert isinstance(error, LeaseHeld)
@@ -694,12 +691,31 @@ class StoreMachine(RuleBasedStateMachine):
         finally:
             for side in self.all:
                 side.close()
-            self.folder.cleanup()
+            self.stack.close()
 
 
-_QUICK = settings().max_examples <= 100
-TestStore = StoreMachine.TestCase
-TestStore.settings = settings(
-    max_examples=20 if _QUICK else 3_000,
-    stateful_step_count=30 if _QUICK else settings().stateful_step_count,
+QUICK = settings().max_examples <= 100
+# What a place costs a step: a quick run takes seconds of each, and a soak goes as far in all of them.
+TRIED = settings(
+    max_examples=5 if QUICK else 400,
+    stateful_step_count=25 if QUICK else settings().stateful_step_count,
 )
+
+
+def machine_of(*kinds: str) -> type[StoreMachine]:
+    return type("StoreMachine", (StoreMachine,), {"kinds": tuple(PLACES[kind] for kind in kinds)})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PLACES if kind != "memory"])
+def test_a_store_here_and_in_memory_and_the_model_agree(kind: str) -> None:
+    before = STEPS[NAME]
+    run_state_machine_as_test(machine_of("memory", kind), settings=TRIED)
+    tell(f"{NAME} {kind}", STEPS[NAME] - before)
+
+
+def test_all_of_them_at_once() -> None:
+    """Two places that are wrong in the same way agree with each other, and so do memory and a wrong model of it."""
+    before = STEPS[NAME]
+    everywhere = [name for name, kind in PLACES.items() if kind.leases]
+    run_state_machine_as_test(machine_of(*everywhere), settings=settings(TRIED, max_examples=2 if QUICK else 100))
+    tell(f"{NAME} everywhere", STEPS[NAME] - before)
