@@ -225,11 +225,49 @@ def test_without_a_loop_it_has_one_of_its_own() -> None:
 
 
 def test_a_loop_that_has_ended() -> None:
-    async def make() -> AdapterBackend:
-        return AdapterBackend(DictStorage())
+    """What can live on any loop goes on, on one of the adapter's own; what cannot is unavailable, and never hangs."""
 
-    b = asyncio.run(make())
-    with pytest.raises(Unavailable, match="loop has ended"):
-        b.head(b"r")
-    assert isinstance(b.commit([save("r", 0)])[0], Failed)
+    async def make(storage: DictStorage) -> AdapterBackend:
+        b = AdapterBackend(storage)
+        await asyncio.to_thread(append, b, save("r", 0))
+        return b
+
+    storage = DictStorage()
+    b = asyncio.run(make(storage))
+    append(b, save("r", 1))
+    assert [e.rev for e in b.entries(b"r", 0, 9)] == [0, 1]
+    assert len(storage.loops) == 2
     b.close()
+    bound = Bound()
+    b = asyncio.run(make(bound))
+    with pytest.raises(Unavailable, match="another loop"):
+        b.size()
+    assert isinstance(b.commit([save("r", 1)])[0], Failed)
+    b.close()
+
+
+class Bound(DictStorage):
+    """Its connection belongs to the loop it was first used on."""
+
+    async def _see(self, verb: str, category: str, key: str = "") -> None:
+        await super()._see(verb, category, key)
+        if len(self.loops) > 1:
+            raise RuntimeError("attached to another loop")
+
+
+def test_a_loop_that_stands_still() -> None:
+    """Between two calls of `run_until_complete` nobody may wait for ever."""
+    loop = asyncio.new_event_loop()
+    try:
+        storage = DictStorage()
+
+        async def make() -> AdapterBackend:
+            return AdapterBackend(storage)
+
+        b = loop.run_until_complete(make())
+        with pytest.raises(Unavailable, match="does not run"):
+            b.runs()
+        loop.run_until_complete(asyncio.to_thread(append, b, save("r", 0)))
+        loop.run_until_complete(asyncio.to_thread(b.close))
+    finally:
+        loop.close()

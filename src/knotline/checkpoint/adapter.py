@@ -11,7 +11,8 @@ killed does not stand in the way: its successor takes over, and should it live a
 it is refused at its next commit.
 
 **The loop.** A storage belongs to the event loop it was made on, and is called back there, the one place where the
-core calls upwards into asyncio. Without a loop the adapter runs one of its own on a thread.
+core calls upwards into asyncio. Without a loop, or when that one has ended, the adapter runs one of its own on a
+thread; a storage that cannot live on another loop raises there, and the error is `Unavailable`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import threading
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
@@ -53,7 +55,7 @@ from knotline.checkpoint.adapter_forms import (
     open_object,
 )
 from knotline.checkpoint.base import BaseStorage
-from knotline.errors import ContractBroken, Error, Unavailable, Unsupported
+from knotline.errors import ContractBroken, Damaged, Error, Unavailable, Unsupported
 
 __all__ = ["AdapterBackend"]
 
@@ -64,6 +66,8 @@ _ATTACHED: Final = "knotline-attached"
 _OWNER: Final = ("knotline-owner", "owner")
 _TOGETHER: Final = 32
 _ID: Final = 16
+# How often somebody who waits looks whether the loop still runs.
+_LOOK: Final = 1.0
 
 
 class AdapterBackend:
@@ -82,6 +86,8 @@ class AdapterBackend:
         # Cursors are the documents' own numbers, which outlive this process: by the index's cursor, less one.
         self._numbers: list[int] = []
         self._next = 1
+        # Keys whose save failed here: nobody was told that they are there, so they may be written over.
+        self._doubtful: set[str] = set()
         self._ready = False
         self._closed = False
         self._nonce = f"{os.getpid()}-{os.urandom(8).hex()}"
@@ -96,10 +102,17 @@ class AdapterBackend:
 
     # -- the loop ------------------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Move to the loop that runs here, if the one before has ended: a program may call `asyncio.run` twice."""
+        here = _running()
+        if here is not None and self._loop is not None and self._loop.is_closed():
+            with self._lock:
+                self._loop = here
+
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run this on the storage's loop, and wait here."""
         loop = self._loop
-        if loop is None:
+        if loop is None or (loop.is_closed() and self._own is None):
             loop = self._loop = asyncio.new_event_loop()
             self._own = threading.Thread(target=_run, args=(loop,), name="knotline-storage", daemon=True)
             self._own.start()
@@ -113,6 +126,11 @@ class AdapterBackend:
             work.close()
             raise Unavailable(self.name, why="its event loop has ended") from error
         try:
+            while not wait([waiting], timeout=_LOOK).done and loop.is_running():
+                pass
+            if not waiting.done() and waiting.cancel():
+                # Stopped between two calls of its owner: who waits here would wait for ever.
+                raise Unavailable(self.name, why="its event loop does not run")  # noqa: TRY301 - said where it is seen
             return waiting.result()
         except Error:
             raise
@@ -136,8 +154,7 @@ class AdapterBackend:
         await self._take_over()
         entries = await self._every(_LOG, open_entry)
         attached = await self._every(_ATTACHED, open_attach)
-        known = await self._storage.list(_OBJECTS)
-        ids = sorted(bytes.fromhex(key) for key in known if len(key) == 2 * _ID)
+        ids = sorted(_object_ids(await self._keys(_OBJECTS)))
         floors: dict[bytes, tuple[int, int]] = {}
         for number, save in entries:
             floors[save.run] = max(floors.get(save.run, (0, 0)), (save.drop, number))
@@ -151,7 +168,9 @@ class AdapterBackend:
             self._tops[save.run] = save.body
             last[save.run] = save
             objects = tuple((oid, b"") for oid in ids)
-            self._index.commit([replace(save, body=b"", drop=0, objects=objects)])
+            (outcome,) = self._index.commit([replace(save, body=b"", drop=0, objects=objects)])
+            if outcome != Done() or (self._numbers and self._numbers[-1] == number):
+                raise Damaged(f"{self.name}: {entry_key(save.run, save.rev)}", why="two processes wrote at once")
             self._numbers.append(number)
             ids = []
         for number, attach in attached:
@@ -161,6 +180,12 @@ class AdapterBackend:
             else:
                 self._index.commit([attach])
         self._next = 1 + max([number for number, _ in (*entries, *attached)], default=0)
+        # A list that stops at its first thousand would show an old state as the newest, and the next save would
+        # replace what it left out.
+        beyond = [entry_key(run, save.rev + 1) for run, save in last.items()]
+        for key, found in await self._load(_LOG, beyond):
+            if found is not None:
+                raise Damaged(f"{self.name}: {key}", why="`load` finds it and `list` leaves it out")
 
     async def _take_over(self) -> None:
         found = await self._storage.load(*_OWNER)
@@ -176,8 +201,18 @@ class AdapterBackend:
         self._here.add(self._nonce)
 
     async def _every(self, category: str, read: Callable[[str, str, object], _T]) -> list[_T]:
-        found = await self._load(category, await self._storage.list(category))
+        found = await self._load(category, await self._keys(category))
         return [read(self.name, key, document) for key, document in found]
+
+    async def _keys(self, category: str) -> list[str]:
+        """Each once, whatever the storage says."""
+        found = cast("object", await self._storage.list(category))
+        if not isinstance(found, Iterable) or isinstance(found, str):
+            raise Unavailable(self.name, why=f"its list of {category} is a {type(found).__name__}, not a list")
+        keys = list(cast("Iterable[object]", found))
+        if not all(isinstance(key, str) for key in keys):
+            raise Unavailable(self.name, why=f"its list of {category} holds what is no text")
+        return list(dict.fromkeys(cast("list[str]", keys)))
 
     async def _load(self, category: str, keys: list[str]) -> list[tuple[str, object]]:
         found: list[tuple[str, object]] = []
@@ -233,7 +268,8 @@ class AdapterBackend:
                 await self._storage.save(_OBJECTS, oid.hex(), object_document(data))
         floor = min(save.drop, save.rev)
         document = entry_document(replace(save, drop=floor), self._next)
-        await self._certainly(_LOG, entry_key(save.run, save.rev), document)
+        key = entry_key(save.run, save.rev)
+        await self._certainly(_LOG, key, document)
         old = [entry.rev for entry in self._index.entries(save.run, 0, floor - 1, bodies=False)] if floor else []
         beside = self._index.attachments(save.run, hi=floor - 1) if floor else []
         objects = tuple((oid, b"") for oid, _ in save.objects)
@@ -260,11 +296,16 @@ class AdapterBackend:
 
     async def _certainly(self, category: str, key: str, document: dict[str, Any]) -> None:
         """Saved, or an error and not there: a save that raised may have been done nevertheless."""
+        if key not in self._doubtful and await self._storage.load(category, key) is not None:
+            # What `list` left out when this was opened would be lost here, and nobody would know.
+            raise Damaged(f"{self.name}: {key}", why="`load` finds it and `list` left it out")
+        self._doubtful.add(key)
         try:
             await self._storage.save(category, key, document)
         except Exception:
             if await self._storage.load(category, key) != document:
                 raise
+        self._doubtful.discard(key)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -371,7 +412,7 @@ class AdapterBackend:
     async def _measure(self) -> int:
         total = 0
         for category in (_LOG, _OBJECTS, _ATTACHED):
-            for _, found in await self._load(category, await self._storage.list(category)):
+            for _, found in await self._load(category, await self._keys(category)):
                 said = cast("dict[str, object]", found) if isinstance(found, dict) else {}
                 total += sum(len(str(key)) + len(str(value)) for key, value in said.items())
         return total
@@ -402,6 +443,13 @@ class AdapterBackend:
     async def _leave(self) -> None:
         if await self._owner() == self._nonce:
             await self._storage.delete(*_OWNER)
+
+
+def _object_ids(keys: Iterable[str]) -> Iterable[bytes]:
+    for key in keys:
+        with suppress(ValueError):
+            if len(key) == 2 * _ID:
+                yield bytes.fromhex(key)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

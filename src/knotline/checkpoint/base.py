@@ -79,14 +79,22 @@ class BaseStorage(ABC):
                     gate = self._gate = Gate(self.store)
                     # The seeds never close a storage. Its writer threads must not outlive it; nobody waits for them.
                     weakref.finalize(self, _close_aside, gate).atexit = False
+        elif not self._closed:
+            self._prepare()  # another loop than last time may ask
         return self._gate
 
+    async def flush(self) -> None:  # noqa: B027 - a third party need not write it
+        """Back when everything that was saved is safe. It is when `save` is back, except with "background"."""
+
     async def aclose(self) -> None:
-        """Everything that was saved is safe already; this gives back files and threads. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            if self._opened is not None:
-                await asyncio.to_thread(self._close)
+        """Flushes, and gives back files and threads. Idempotent; what a flush would raise is raised here, once."""
+        try:
+            await self._drain()  # still open: what waits may be the first that needs the store
+        finally:
+            if not self._closed:
+                self._closed = True
+                if self._opened is not None:
+                    await asyncio.to_thread(self._close)
 
     async def __aenter__(self) -> Self:
         await self.opened()
@@ -94,6 +102,9 @@ class BaseStorage(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    async def _drain(self) -> None:  # noqa: B027 - the same
+        """What closing waits for. Not `flush`: that is a third party's to write."""
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -107,7 +118,11 @@ class BaseStorage(ABC):
 
     def _prepare(self) -> None:
         """What must happen on the loop before the store is opened on a thread: the adapter has to know its loop."""
-        _ = self.store
+        from knotline.checkpoint.adapter import AdapterBackend  # noqa: PLC0415 - it needs the class above
+
+        backend = self.store.backend
+        if isinstance(backend, AdapterBackend):
+            backend.settle()
 
     def _open(self) -> Backend:
         """The backend under the store. Here: the adapter, which reads nothing before it is first used."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from knotline.backends import Backend, MemoryBackend, SqliteBackend
 from knotline.backends.keys import KEY_VARIABLE, PASSPHRASE_VARIABLE, KeySource, Passphrase, as_sources
 from knotline.checkpoint.base import BaseStorage, Names
+from knotline.checkpoint.behind import Behind
 from knotline.codec import private
-from knotline.config import Durability, Settings, expand, from_block, load_settings, read_config
+from knotline.config import Durability, Settings, expand, from_block, load_settings, nearest, read_config
 from knotline.errors import ConfigError, NotFound, Unstorable
+from knotline.store.names import document_key
 
 if TYPE_CHECKING:
     from knotline.backends.files import FilesBackend
@@ -43,17 +45,31 @@ class _Documents(BaseStorage):
     """The four methods on a store."""
 
     def __init__(self, durability: Durability = "disk") -> None:
+        known: tuple[str, ...] = get_args(Durability)
+        if durability not in known:
+            meant = nearest(str(durability), known)
+            wanted = f"one of {', '.join(known)}"
+            raise ConfigError(_ARGUMENT, "durability", found=repr(durability), wanted=wanted, suggestion=meant)
         self.durability: Durability = durability
+        self._behind = Behind()
 
     async def save(self, category: str, key: str, data: Mapping[str, Any]) -> str:
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
             raise Unstorable(key, why=f"a document is a dict, not {type(data).__name__}")
         # Copied before the first await: what the caller does to it next is not saved, and cannot tear it.
         copy = private(data, key)
-        await self._cross(lambda: self.store.put(category, key, copy, sync=self.durability == "disk"))
+        if self.durability == "background":
+            document_key(category, key)  # refused here and now, not at some flush
+            self._prepare()  # before the first await: the order of the calls is the order of the saves
+            await self._behind.add(lambda: self.store.put(category, key, copy))
+            if self._opened is None:
+                await self.opened()  # a wrong key is said at once, and `_shown` needs the store
+        else:
+            await self._cross(lambda: self.store.put(category, key, copy, sync=self.durability == "disk"))
         return self._shown(category, key)
 
     async def load(self, category: str, key: str) -> dict[str, Any] | None:
+        await self._behind.settled()
         try:
             return await self._cross(lambda: cast("dict[str, Any]", self.store.get(category, key)))
         except NotFound as error:
@@ -64,13 +80,21 @@ class _Documents(BaseStorage):
             return None  # a name under which nothing can be saved
 
     async def delete(self, category: str, key: str) -> bool:
+        await self._behind.settled()
         try:
             return await self._cross(lambda: self.store.remove(category, key))
         except Unstorable:
             return False
 
     async def list(self, category: str) -> Names:
+        await self._behind.settled()
         return await self._cross(lambda: self.store.names(category))
+
+    async def flush(self) -> None:
+        await self._behind.flush()
+
+    async def _drain(self) -> None:
+        await self._behind.end()
 
     def _prepare(self) -> None:
         """Nothing: opening these needs no loop."""
@@ -81,6 +105,9 @@ class _Documents(BaseStorage):
 
 class MemoryStorage(_Documents):
     """Gone when it is closed: for tests, and for runs that need not outlive their process."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def _open(self) -> Backend:
         return MemoryBackend()
@@ -178,8 +205,10 @@ class EncryptedStorage(_Documents):
         return EncryptedBackend(self.inner.store.backend, self._sources)
 
     async def aclose(self) -> None:
-        await super().aclose()
-        await self.inner.aclose()
+        try:
+            await super().aclose()
+        finally:
+            await self.inner.aclose()
 
 
 def create_storage_from_config(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from knotline.config.opening import encrypted, open_backend
 from knotline.config.places import data_dir, expand, find_project, home_folder, user_file
 from knotline.config.settings import DEFAULT, Row, Settings, from_block, load_settings, read_config
-from knotline.config.shape import Durability, StorageType, schema_text
+from knotline.config.shape import Durability, StorageType, nearest, schema_text
 
 __all__ = [
     "DEFAULT",
@@ -24,6 +24,7 @@ __all__ = [
     "from_block",
     "home_folder",
     "load_settings",
+    "nearest",
     "open_backend",
     "read_config",
     "schema_text",

@@ -20,7 +20,7 @@ from knotline.errors import ConfigError
 __all__ = ["FIELDS", "SECTIONS", "Durability", "Field", "StorageType", "checked", "nearest", "schema_text"]
 
 StorageType = Literal["json", "sqlite", "memory"]
-Durability = Literal["disk", "process"]
+Durability = Literal["disk", "process", "background"]
 
 _Text = Annotated[str, Meta(min_length=1)]
 _Source = Annotated[str, Meta(pattern="^(env|file|command):.+")]
@@ -45,7 +45,10 @@ class Persistence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     durability: (
         Annotated[
             Durability,
-            Meta(description="what a saved document survives: disk also a power cut, process only a killed process"),
+            Meta(
+                description="what a saved document survives: disk also a power cut, process only a killed process; "
+                "background: saved later, in order, and safe when flush() or closing is back"
+            ),
         ]
         | UnsetType
     ) = UNSET
