@@ -36,6 +36,7 @@ class BaseStorage(ABC):
     # Class attributes, because a third party need not call our constructor.
     _opened: Store | None = None
     _gate: Gate | None = None
+    _aside: weakref.finalize[..., BaseStorage] | None = None
     _closed: bool = False
 
     @abstractmethod
@@ -78,7 +79,8 @@ class BaseStorage(ABC):
                 if self._gate is None:
                     gate = self._gate = Gate(self.store)
                     # The seeds never close a storage. Its writer threads must not outlive it; nobody waits for them.
-                    weakref.finalize(self, _close_aside, gate).atexit = False
+                    self._aside = weakref.finalize(self, _close_aside, gate)
+                    self._aside.atexit = False
         elif not self._closed:
             self._prepare()  # another loop than last time may ask
         return self._gate
@@ -136,6 +138,8 @@ class BaseStorage(ABC):
         return await self.gate.call(verb, *args, **more)
 
     def _close(self) -> None:
+        if self._aside is not None:
+            self._aside.detach()
         if self._gate is not None:
             self._gate.close()
         if self._opened is not None:
