@@ -193,7 +193,7 @@ class EncryptedStorage(_Documents):
         passphrase: str | None = None,
     ) -> None:
         super().__init__(inner.durability if isinstance(inner, _Documents) else "disk")
-        self.inner = inner
+        self.inner: BaseStorage = inner
         self._sources = _sources(key, passphrase)
 
     def _prepare(self) -> None:
