@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 import pytest
 
 from knotline.backends import MemoryBackend, SqliteBackend
-from knotline.config import from_block, load_settings, open_backend, read_config, schema_text, user_file
+from knotline.config import Settings, from_block, load_settings, open_backend, read_config, schema_text
+from knotline.config import user_file as users_file
 from knotline.config.places import folder_name
-from knotline.errors import ConfigError, Error, Unsupported
+from knotline.config.shape import FIELDS, SECTIONS
+from knotline.errors import ConfigError, Error, Unavailable, Unsupported
 
 KEY = bytes(range(32))
 
@@ -29,6 +34,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.chdir(project)
     return project
+
+
+def user_file() -> Path:
+    found = users_file()
+    assert found is not None
+    return found
 
 
 def write(path: Path, content: object) -> Path:
@@ -47,7 +58,7 @@ LAYERS = ["argument", "environment", "project", "pyproject", "user", "default"]
 VALUES: dict[str, tuple[list[str], str]] = {
     "project_name": (["a", "b", "c", "d", "e"], ""),
     "storage_type": (["memory", "sqlite", "json", "sqlite", "json"], "sqlite"),
-    "durability": (["process", "disk", "process", "disk", "process"], "disk"),
+    "durability": (["process", "background", "process", "disk", "background"], "disk"),
     "path": (["/t/a", "/t/b", "/t/c", "/t/d", "/t/e"], ""),
     "base_dir": (["/t/a", "/t/b", "/t/c", "/t/d", "/t/e"], ""),
 }
@@ -178,6 +189,90 @@ def test_two_projects_of_one_name_never_collide(tmp_path: Path) -> None:
     assert load_settings(cwd=tmp_path / "link").place == load_settings(cwd=tmp_path / "project").place
 
 
+def test_two_ways_to_one_folder_are_one_store(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(place)
+    (tmp_path / "up").symlink_to(tmp_path)
+    ways = [place, tmp_path / "link", tmp_path / "up" / "link", place / ".." / "project", place / ".knotline" / ".."]
+    found: set[str] = set()
+    for way in ways:
+        monkeypatch.chdir(way)
+        backend = open_backend()
+        found.add(backend.name)
+        backend.close()
+    assert len(found) == 1
+
+
+def test_without_a_home(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME may be missing in a service; then the system's user list says, and if it does not, nothing is guessed."""
+    monkeypatch.delenv("HOME")
+    settings = load_settings()
+    assert settings.place is not None
+    assert settings.place.is_absolute()
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that the system does not know
+    with pytest.raises(ConfigError, match="no home to keep data in, wanted HOME set, or a base_dir or a path"):
+        _ = load_settings().place
+    with pytest.raises(ConfigError, match="no home"):
+        open_backend()
+    assert users_file() is None
+    assert {row.key for row in load_settings().explain()} == {field.key for field in FIELDS.values()}
+    assert load_settings(path="x.db").place == place / "x.db"
+    monkeypatch.setenv("KNOTLINE_BASE_DIR", str(place / "kept"))
+    backend = open_backend()
+    assert str(place / "kept" / "projects") in backend.name
+    backend.close()
+    assert "~" not in os.listdir(place)
+
+
+@pytest.mark.parametrize("said", ["default", "KNOTLINE_BASE_DIR", "KNOTLINE_PATH"])
+def test_a_place_that_cannot_be_written(said: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the place, what stands in the way, who said the place, and how to say another."""
+    in_the_way = write(place / "file", "a file, not a folder")
+    if said == "default":
+        monkeypatch.setenv("XDG_DATA_HOME", str(in_the_way))
+    else:
+        monkeypatch.setenv(said, str(in_the_way / "below"))
+    with pytest.raises(Unavailable) as caught:
+        open_backend()
+    assert str(in_the_way) in str(caught.value)
+    assert "Not a directory" in caught.value.why
+    assert f"this place is from: {said};" in caught.value.why
+    assert "KNOTLINE_PATH" in caught.value.why
+    assert in_the_way.read_text(encoding="utf-8") == "a file, not a folder"
+
+
+def test_a_place_that_is_not_allowed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied", "somewhere")
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    with pytest.raises(Unavailable, match=r"Permission denied.*this place is from: default"):
+        open_backend()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("PAHT", "PATH"),
+        ("PTH", "PATH"),
+        ("BASEDIR", "BASE_DIR"),
+        ("BASE", "BASE_DIR"),
+        ("STORAGE", "STORAGE_TYPE"),
+        ("STORAGE_TYP", "STORAGE_TYPE"),
+        ("PROJECT", "PROJECT_NAME"),
+        ("DURABILTY", "DURABILITY"),
+        ("PASSPHRAZE", "PASSPHRASE"),
+        ("KYE", "KEY"),
+        ("path", "PATH"),
+    ],
+)
+def test_a_slip_in_a_variable(wrong: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"KNOTLINE_{wrong}", "hunter2")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert (caught.value.file, caught.value.suggestion) == (f"KNOTLINE_{wrong}", f"KNOTLINE_{meant}")
+    assert "hunter2" not in str(caught.value)
+
+
 def test_names_of_folders() -> None:
     for usual in ("demo", "My Project", "a.b_c-d", "键", "é"):
         assert folder_name(usual) == usual
@@ -288,7 +383,7 @@ WRONG: list[tuple[object, str, str, str, str]] = [
     ({"persistence": {"path": ["a"]}}, "persistence.path", "a list ['a']", "text", ""),
     ({"persistence": {"path": ""}}, "persistence.path", "text ''", "text", ""),
     ({"persistence": {"path": "a\0"}}, "persistence.path", "zero byte", "a path", ""),
-    ({"persistence": {"durability": "disc"}}, "persistence.durability", "disc", "disk, process", "disk"),
+    ({"persistence": {"durability": "disc"}}, "persistence.durability", "disc", "disk, process, background", "disk"),
     ({"persistence": []}, "persistence", "[]", "a block", ""),
     ({"encryption": {"key": "hunter2hunter2"}}, "encryption.key", "not shown", "env:NAME", ""),
     ({"encryption": {"passphrase": "hunter2"}}, "encryption.passphrase", "not shown", "env:NAME", ""),
@@ -351,6 +446,24 @@ def test_the_schema_that_ships_is_current() -> None:
     persistence = schema["$defs"]["Persistence"]
     assert sorted(persistence["properties"]["storage_type"]["enum"]) == ["json", "memory", "sqlite"]
     assert persistence["additionalProperties"] is False
+    # What is read, what is described and what `Settings` has are the same, one by one.
+    described = {name: schema["$defs"][SECTIONS[name].__name__] for name in SECTIONS}
+    said = {f"{name}.{key}": it for name, block in described.items() for key, it in block["properties"].items()}
+    assert sorted(said) == sorted(field.key for field in FIELDS.values())
+    for field in FIELDS.values():
+        assert hasattr(Settings(), field.name)
+        assert sorted(said[field.key].get("enum", ())) == sorted(field.choices), field.key
+        assert said[field.key]["description"], field.key
+    assert sorted(schema["$defs"]["SettingsFile"]["properties"]) == sorted(["$schema", *SECTIONS])
+
+
+def test_the_schema_is_in_the_wheel(tmp_path: Path) -> None:
+    asked = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(asked, check=True, capture_output=True, cwd=Path(__file__).parents[1], timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as found:
+        assert found.read("knotline/config/schema.json").decode() == schema_text()
+        assert "knotline/py.typed" in found.namelist()
 
 
 def test_a_file_may_name_its_schema(place: Path) -> None:

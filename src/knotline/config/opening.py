@@ -12,7 +12,7 @@ from knotline.backends.keys import KeySource
 from knotline.config import places
 from knotline.config.settings import Settings, load_settings
 from knotline.config.shape import nearest
-from knotline.errors import ConfigError, Unsupported
+from knotline.errors import ConfigError, Unavailable, Unsupported
 
 __all__ = ["encrypted", "open_backend"]
 
@@ -34,15 +34,21 @@ def open_backend(where: str | Settings | None = None, *, clock: Callable[[], flo
     Whichever it is: where the settings name a key or a passphrase, what is stored is encrypted.
     """
     settings = where if isinstance(where, Settings) else load_settings()
-    if isinstance(where, str):
-        inner = _at_address(where, clock)
-    elif settings.place is None:
-        inner = _memory(clock)
-    elif settings.storage_type == "json":
-        inner = _files(settings.place, clock)
-    else:
-        inner = _sqlite(settings.place, clock)
+    inner = _at_address(where, clock) if isinstance(where, str) else _at_place(settings, clock)
     return encrypted(inner, settings.sources())
+
+
+def _at_place(settings: Settings, clock: Callable[[], float] | None) -> Backend:
+    place = settings.place
+    if place is None:
+        return _memory(clock)
+    try:
+        return _files(place, clock) if settings.storage_type == "json" else _sqlite(place, clock)
+    except Unavailable as error:
+        # Nobody typed this path here and now: say where it comes from, and how to choose another.
+        said = settings.origin("path" if settings.path is not None else "base_dir")
+        why = f"{error.why}; this place is from: {said}; another one: KNOTLINE_PATH, KNOTLINE_BASE_DIR or config.json"
+        raise Unavailable(error.what, why=why) from error
 
 
 def encrypted(inner: Backend, sources: KeySource | Sequence[KeySource]) -> Backend:

@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,12 +41,33 @@ _ODD: Final = re.compile(r"[^\w .-]+")
 
 
 def data_dir() -> Path:
-    return Path(platformdirs.user_data_dir("knotline"))
+    found = _absolute(platformdirs.user_data_dir)
+    if found is None:
+        wanted = "HOME set, or a base_dir or a path (KNOTLINE_BASE_DIR, KNOTLINE_PATH)"
+        raise ConfigError("environment", "", found="no home to keep data in", wanted=wanted)
+    return found
 
 
-def user_file() -> Path:
-    """The user's own settings, for all their projects."""
-    return Path(platformdirs.user_config_dir("knotline"), "config.json")
+def user_file() -> Path | None:
+    """The user's own settings, for all their projects; None where nobody has a home."""
+    found = _absolute(platformdirs.user_config_dir)
+    return None if found is None else found / "config.json"
+
+
+def _absolute(ask: Callable[[str], str]) -> Path | None:
+    """Without a home some releases raise, and others give a folder named `~`, wherever the program happens to run."""
+    try:
+        found = Path(ask("knotline"))
+    except RuntimeError:
+        return None
+    return found if found.is_absolute() else None
+
+
+def _home() -> Path | None:
+    try:
+        return Path(os.path.realpath(Path.home()))
+    except RuntimeError:
+        return None
 
 
 def expand(said: str | os.PathLike[str], base: Path, *, file: str, key: str) -> Path:
@@ -94,7 +116,7 @@ def find_project(start: Path) -> Path:
     """The project's folder. The home and what is above it is no project, unless one works right there."""
     # Resolved: one folder reached by two ways is one project.
     here = Path(os.path.realpath(start))
-    home = Path(os.path.realpath(Path("~").expanduser())) if os.environ.get("HOME") else None
+    home = _home()
     for folder in (here, *here.parents):
         if folder != here and folder == home:
             break

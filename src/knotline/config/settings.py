@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
@@ -94,7 +95,9 @@ class Settings:
     def explain(self) -> tuple[Row, ...]:
         """Every setting, what it is and why, for `config show --origin`."""
         said = {row.key: row for row in self.rows}
-        defaults = {"base_dir": str(places.data_dir()), "project_name": places.default_name(self.project)}
+        defaults = {"project_name": places.default_name(self.project)}
+        with suppress(ConfigError):  # no home: then there is no default to show
+            defaults["base_dir"] = str(places.data_dir())
         rows: list[Row] = []
         for name, each in FIELDS.items():
             row = said.get(each.key) or Row(each.key, "", DEFAULT)
@@ -142,8 +145,9 @@ def load_settings(
         layers.append(_file(read_config(own), own, trusted=False))
     if table is not None:
         layers.append(_file(table, project / "pyproject.toml", prefix="tool.knotline.", trusted=False))
-    if places.user_file().exists():
-        layers.append(_file(read_config(places.user_file()), places.user_file(), trusted=True))
+    users = places.user_file()
+    if users is not None and users.exists():
+        layers.append(_file(read_config(users), users, trusted=True))
     return _merged(layers, project)
 
 
@@ -189,13 +193,21 @@ def _environment(environ: Mapping[str, str], here: Path) -> _Layer:
         if known is not None and text:
             values |= _values({known.name: text}, FIELDS, origin=name, base=here)
         elif name.startswith(_FRONT) and name[len(_FRONT) :] not in _ENDINGS:
-            meant = nearest(name[len(_FRONT) :], _ENDINGS, least=_SLIP)
+            meant = _slip(name[len(_FRONT) :])
             if meant:
                 meant = _FRONT + meant
                 raise ConfigError(name, "", found="an unknown variable", wanted="a setting", suggestion=meant)
     # Set but empty is a mistake that must not end in plain text: the source itself will say so.
     values |= {name: f"env:{variable}" for name, (variable, _) in _SECRETS.items() if variable in environ}
     return _Layer("environment", values)
+
+
+def _slip(ending: str) -> str:
+    """What somebody meant who wrote this: nearly the name, its letters in another order, or its beginning."""
+    near = nearest(ending, _ENDINGS, least=_SLIP)
+    turned = (known for known in _ENDINGS if sorted(known) == sorted(ending.upper()))
+    begun = (known for known in _ENDINGS if known.startswith(f"{ending.upper()}_"))
+    return near or next(turned, "") or next(begun, "")
 
 
 def _file(found: Mapping[str, Any], file: Path, *, prefix: str = "", trusted: bool) -> _Layer:
