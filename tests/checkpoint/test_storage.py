@@ -11,7 +11,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,6 @@ from knotline.store import Store, verify
 
 KEY = bytes(range(32))
 Maker = Callable[[Path], BaseStorage]
-needs_files = pytest.mark.skipif(
-    find_spec("knotline.backends.files") is None, reason="the files backend is not here yet"
-)
 
 MAKERS: dict[str, Maker] = {
     "memory": lambda place: MemoryStorage(),
@@ -54,11 +50,7 @@ MAKERS: dict[str, Maker] = {
 
 
 def kinds(*left_out: str) -> list[Any]:
-    return [
-        pytest.param(make, id=name, marks=[needs_files] if "json" in name else [])
-        for name, make in MAKERS.items()
-        if not any(part in name for part in left_out)
-    ]
+    return [pytest.param(make, id=name) for name, make in MAKERS.items() if not any(part in name for part in left_out)]
 
 
 def run(work: Awaitable[object]) -> None:
@@ -322,7 +314,6 @@ def test_the_database_is_where_it_is_promised(tmp_path: Path) -> None:
     run(main())
 
 
-@needs_files
 def test_the_json_file_is_where_it_is_promised(tmp_path: Path) -> None:
     async def main() -> None:
         async with JSONStorage(project_name="demo", base_dir=str(tmp_path)) as storage:
@@ -387,7 +378,6 @@ def test_home_and_relative_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # -- by configuration ------------------------------------------------------------------------------------------
 
 
-@needs_files
 def test_switching_by_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         for kind, cls in (
