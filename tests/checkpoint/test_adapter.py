@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.checkpoint.strangers import DictStorage, NaiveFiles
 
 from knotline.backends.contract import Attach, Attachment, Backend, Done, Failed
 from knotline.checkpoint import AdapterBackend
-from knotline.errors import ContractBroken, Damaged, Unavailable, Unsupported
+from knotline.errors import Conflict, ContractBroken, Damaged, Unavailable, Unsupported
 from knotline.store import Store, verify
 from knotline.testing import BackendSuite
 from knotline.testing.suite_place import append, done, object_id, save
@@ -271,3 +272,25 @@ def test_a_loop_that_stands_still() -> None:
         loop.run_until_complete(asyncio.to_thread(b.close))
     finally:
         loop.close()
+
+
+def test_a_head_is_looked_at_while_a_save_is_under_way() -> None:
+    """On the loop's own thread: whoever waited there for the save would wait for itself."""
+
+    class Slow(DictStorage):
+        async def save(self, category: str, key: str, data: dict[str, Any]) -> str:
+            await asyncio.sleep(0.05)
+            return await super().save(category, key, data)
+
+    async def main() -> None:
+        async with Slow() as storage:
+            await storage.gate.append("a", {"n": 0})
+            await storage.gate.append("b", {"n": 0})
+            under_way = asyncio.create_task(storage.gate.append("a", {"n": 1}))
+            await asyncio.sleep(0.02)
+            with pytest.raises(Conflict):
+                await storage.gate.append("b", {"n": 1}, expected=5)
+            assert not under_way.done()
+            assert (await under_way).rev == 1
+
+    asyncio.run(asyncio.wait_for(main(), 20))

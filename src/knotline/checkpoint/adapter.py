@@ -21,10 +21,8 @@ import asyncio
 import os
 import socket
 import threading
-import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from concurrent.futures import wait
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
@@ -54,6 +52,7 @@ from knotline.checkpoint.adapter_forms import (
     open_entry,
     open_object,
 )
+from knotline.checkpoint.adapter_loop import Home
 from knotline.checkpoint.base import BaseStorage
 from knotline.errors import ContractBroken, Damaged, Error, Unavailable, Unsupported
 
@@ -66,8 +65,6 @@ _ATTACHED: Final = "knotline-attached"
 _OWNER: Final = ("knotline-owner", "owner")
 _TOGETHER: Final = 32
 _ID: Final = 16
-# How often somebody who waits looks whether the loop still runs.
-_LOOK: Final = 1.0
 
 
 class AdapterBackend:
@@ -77,10 +74,11 @@ class AdapterBackend:
 
     def __init__(self, storage: BaseStorage) -> None:
         self._storage = storage
-        self._loop = _running()
-        self._own: threading.Thread | None = None
+        self._home = Home(self.name)
         # Reading and writing the index; commits hold it while they wait for the storage.
         self._lock = threading.RLock()
+        # Changing what heads are made of, on the loop; held for a moment, and never while anybody waits.
+        self._moment = threading.Lock()
         self._index = MemoryBackend()
         self._tops: dict[bytes, bytes] = {}
         # Cursors are the documents' own numbers, which outlive this process: by the index's cursor, less one.
@@ -100,42 +98,9 @@ class AdapterBackend:
     def name(self) -> str:
         return f"storage:{type(self._storage).__name__}"
 
-    # -- the loop ------------------------------------------------------------------------------------------
-
     def settle(self) -> None:
-        """Move to the loop that runs here, if the one before has ended: a program may call `asyncio.run` twice."""
-        here = _running()
-        if here is not None and self._loop is not None and self._loop.is_closed():
-            with self._lock:
-                self._loop = here
-
-    def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run this on the storage's loop, and wait here."""
-        loop = self._loop
-        if loop is None or (loop.is_closed() and self._own is None):
-            loop = self._loop = asyncio.new_event_loop()
-            self._own = threading.Thread(target=_run, args=(loop,), name="knotline-storage", daemon=True)
-            self._own.start()
-            weakref.finalize(self, _stop, loop).atexit = False
-        if _running() is loop:
-            work.close()
-            raise ContractBroken(f"{self.name}: called on its own loop's thread, which would wait for itself")
-        try:
-            waiting = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError as error:
-            work.close()
-            raise Unavailable(self.name, why="its event loop has ended") from error
-        try:
-            while not wait([waiting], timeout=_LOOK).done and loop.is_running():
-                pass
-            if not waiting.done() and waiting.cancel():
-                # Stopped between two calls of its owner: who waits here would wait for ever.
-                raise Unavailable(self.name, why="its event loop does not run")  # noqa: TRY301 - said where it is seen
-            return waiting.result()
-        except Error:
-            raise
-        except Exception as error:
-            raise Unavailable(self.name, why=f"{type(error).__name__}: {error}") from error
+        """Move to the loop that runs here, if the one before has ended."""
+        self._home.settle()
 
     @contextmanager
     def _open(self) -> Generator[None]:
@@ -144,7 +109,7 @@ class AdapterBackend:
             if self._closed:
                 raise Unavailable(self.name, why="it is closed")
             if not self._ready:
-                self._wait(self._read())
+                self._home.wait(self._read())
                 self._ready = True
             yield
 
@@ -231,7 +196,7 @@ class AdapterBackend:
                 self._look_at(write)
             try:
                 with self._open():
-                    return self._wait(self._together(writes)) if writes else []
+                    return self._home.wait(self._together(writes)) if writes else []
             except Unavailable as error:
                 return [Failed(error) for _ in writes]
 
@@ -273,10 +238,11 @@ class AdapterBackend:
         old = [entry.rev for entry in self._index.entries(save.run, 0, floor - 1, bodies=False)] if floor else []
         beside = self._index.attachments(save.run, hi=floor - 1) if floor else []
         objects = tuple((oid, b"") for oid, _ in save.objects)
-        self._index.commit([replace(save, body=b"", objects=objects, recast=())])
-        self._tops[save.run] = save.body
-        self._numbers.append(self._next)
-        self._next += 1
+        with self._moment:
+            self._index.commit([replace(save, body=b"", objects=objects, recast=())])
+            self._tops[save.run] = save.body
+            self._numbers.append(self._next)
+            self._next += 1
         # It is saved. What cannot be deleted now is deleted when the storage is opened next.
         with suppress(Exception):
             for rev in old:
@@ -310,9 +276,13 @@ class AdapterBackend:
     # -- reading -------------------------------------------------------------------------------------------
 
     def head(self, run: bytes) -> Entry | None:
-        with self._open():
+        if self._closed or not self._ready:
+            with self._open():
+                pass
+        # Out of memory, and not behind a commit: a save that lost a race looks at the head on the loop's own thread,
+        # and a commit that is under way waits for that loop.
+        with self._moment:
             found = self._index.head(run)
-            # In memory: a save that lost a race looks at the head from the loop's own thread.
             return None if found is None else self._shown(found, self._tops[run])
 
     def entries(self, run: bytes, lo: int, hi: int, *, bodies: bool = True) -> list[Entry]:
@@ -322,7 +292,7 @@ class AdapterBackend:
                 return [self._shown(entry, None) for entry in found]
             top = self._index.head(run)
             older = [entry.rev for entry in found if top is None or entry.rev != top.rev]
-            loaded = dict(zip(older, self._wait(self._bodies(run, older)), strict=True)) if older else {}
+            loaded = dict(zip(older, self._home.wait(self._bodies(run, older)), strict=True)) if older else {}
             return [self._shown(entry, loaded.get(entry.rev, self._tops[run])) for entry in found]
 
     async def _bodies(self, run: bytes, revs: list[int]) -> list[bytes]:
@@ -355,7 +325,7 @@ class AdapterBackend:
     def objects(self, ids: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._open():
             known = list(self._index.objects(ids))
-            found = self._wait(self._load(_OBJECTS, [oid.hex() for oid in known])) if known else []
+            found = self._home.wait(self._load(_OBJECTS, [oid.hex() for oid in known])) if known else []
             return {oid: open_object(self.name, key, said) for oid, (key, said) in zip(known, found, strict=True)}
 
     def object_ids(self, *, after: bytes | None = None, limit: int = 10000) -> list[bytes]:
@@ -397,7 +367,7 @@ class AdapterBackend:
             before = self._index.objects(ids)
             gone = self._index.discard(ids, mark=mark)
             dead = before.keys() - self._index.objects(list(before)).keys()
-            self._wait(self._delete(dead))
+            self._home.wait(self._delete(dead))
             return gone
 
     async def _delete(self, ids: Iterable[bytes]) -> None:
@@ -407,7 +377,7 @@ class AdapterBackend:
     def size(self) -> int:
         """Loads everything: a storage of four methods does not say how large it is."""
         with self._open():
-            return self._wait(self._measure())
+            return self._home.wait(self._measure())
 
     async def _measure(self) -> int:
         total = 0
@@ -434,11 +404,9 @@ class AdapterBackend:
             if self._ready:
                 # On the loop's own thread this cannot be told to the storage. The next process finds out anyway.
                 with suppress(Error):
-                    self._wait(self._leave())
+                    self._home.wait(self._leave())
             self._here.discard(self._nonce)
-            if self._own is not None and self._loop is not None:
-                _stop(self._loop)
-                self._own.join()
+            self._home.end()
 
     async def _leave(self) -> None:
         if await self._owner() == self._nonce:
@@ -450,25 +418,6 @@ def _object_ids(keys: Iterable[str]) -> Iterable[bytes]:
         with suppress(ValueError):
             if len(key) == 2 * _ID:
                 yield bytes.fromhex(key)
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-def _stop(loop: asyncio.AbstractEventLoop) -> None:
-    with suppress(RuntimeError):  # it has ended already
-        loop.call_soon_threadsafe(loop.stop)
-
-
-def _running() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _runs(pid: int) -> bool:
