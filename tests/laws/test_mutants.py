@@ -528,7 +528,7 @@ def test_a_planted_bug_is_caught_by_the_store_machine(plant: Plant) -> None:
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, Error)):
-            machine(examples=400)()
+            machine(examples=600)()
 
 
 def test_the_machine_passes_without_mutants() -> None:

@@ -304,8 +304,9 @@ class StoreMachine(RuleBasedStateMachine):
     def rollback(self, run: str, a: int, at: int) -> None:
         self.at = at
         run = self.some(run)
-        rev = self.rev(run, a)
+        self.roll_to(run, self.rev(run, a))
 
+    def roll_to(self, run: str, rev: int) -> None:
         def decide(line: Line) -> Knot:
             pos = self.model.state(line, self.model.knot(line, rev)).pos
             return Knot("rollback", pos, NOWHERE, line.rev, NOWHERE, line.head.epoch, frozenset(), {"to": rev})
@@ -329,6 +330,20 @@ class StoreMachine(RuleBasedStateMachine):
 
         for _ in range(times):
             self.move(run, lambda store: getattr(store, name)(run), decide)
+
+    @rule(run=runs, a=numbers, at=sides, times=st.sampled_from([1, 2]))
+    def undo_over_a_prune(self, run: str, a: int, at: int, times: int) -> None:
+        """Back, forth, and what lies between is pruned: the way that an undo goes may end where nothing is any more."""
+        run = self.some(run)
+        line = self.model.line(run)
+        if line is None or line.head.pos == NOWHERE:
+            return
+        self.seal(run, at)
+        top = line.rev
+        self.roll_to(run, self.rev(run, a))
+        self.roll_to(run, top)
+        self.prune_to(run, line.rev)
+        self.undo_or_redo(run, at, False, times)
 
     @rule(run=runs, note=notes, labels=labels, at=sides)
     def annotate(self, run: str, note: Any, labels: list[str], at: int) -> None:
@@ -427,7 +442,9 @@ class StoreMachine(RuleBasedStateMachine):
     def prune(self, run: str, a: int, at: int) -> None:
         self.at = at
         run = self.some(run)
-        keep_from = self.rev(run, a)
+        self.prune_to(run, self.rev(run, a))
+
+    def prune_to(self, run: str, keep_from: int) -> None:
         error = self.missing(lambda: self.model.lives(run))
         found = self.expect(lambda store: store.prune(run, keep_from=keep_from), error)
         if error is not None:
@@ -530,6 +547,16 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.expect(lambda store: store.release(held)) == [live] * len(self.all)
             if live:
                 self.model.leases[run] = (*lease[:2], now)
+
+    @precondition(lambda self: self.leased)
+    @rule(run=runs, edit=edits(), at=sides, verb=st.sampled_from(["append", "annotate"]))
+    def overtaken(self, run: str, edit: Edit, at: int, verb: str) -> None:
+        """An owner sleeps past its time, another takes over, and the first one wakes up and writes."""
+        self.acquire(run, "me", 1.0, at)
+        self.wait(20.0)
+        self.acquire(run, "you", 1.0, 1 - at)
+        if len(self.held) > 1:
+            self.use_held(1, edit, at, verb)
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 20.0]))
     def wait(self, seconds: float) -> None:
