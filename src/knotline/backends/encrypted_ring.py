@@ -39,6 +39,10 @@ _FRONT: Final = MARK + _VERSION + b"K"
 _MAC_AT: Final = len(_FRONT)
 _JSON_AT: Final = _MAC_AT + 32
 _MOST: Final = 1 << 20
+_SALT: Final = 32
+_NONCE: Final = 12
+_WRAPPED: Final = _SALT + KEY + _NONCE + KEY + 16
+"""Salt, commitment, nonce, and a root with its tag."""
 MAX_SLOTS: Final = 32
 _MAX_NAME: Final = 100
 _TRIES: Final = 100
@@ -121,7 +125,7 @@ class Ring:
         return replace(after, slots=tuple(after._wrap(slot.name, secret) for slot, secret in kept))
 
     def _wrap(self, name: str, secret: Secret) -> _Slot:
-        salt = os.urandom(32)
+        salt = os.urandom(_SALT)
         slot = _Slot(name, secret.kind, secret.cost, salt, b"")
         wrapped = _seal(_stretched(secret, slot), b"slot", self.roots[-1], self._slot_bound(slot))
         return replace(slot, wrapped=wrapped)
@@ -205,14 +209,14 @@ def _stretched(secret: Secret, slot: _Slot) -> bytes:
 def _seal(key: bytes, use: bytes, plain: bytes, bound: bytes) -> bytes:
     """Salt, commitment, nonce, ciphertext: as every piece, under a key of its own."""
     aesgcm, _ = require()
-    salt, nonce = os.urandom(32), os.urandom(12)
+    salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     once, commitment = hkdf(key, salt, b"knotline wrap " + use), hkdf(key, salt, b"knotline commit " + use)
     return salt + commitment + nonce + aesgcm(once).encrypt(nonce, plain, bound)
 
 
 def _open(key: bytes, use: bytes, wrapped: bytes, bound: bytes) -> bytes | None:
     aesgcm, refused = require()
-    salt, commitment, nonce = wrapped[:32], wrapped[32:64], wrapped[64:76]
+    salt, commitment, nonce = wrapped[:_SALT], wrapped[_SALT : _SALT + KEY], wrapped[_SALT + KEY : _SALT + KEY + _NONCE]
     if not hmac.compare_digest(hkdf(key, salt, b"knotline commit " + use), commitment):
         return None
     try:
@@ -257,7 +261,10 @@ def _slot(said: dict[str, Any]) -> _Slot:
         raise ValueError("cost")
     if kind not in ("key", "passphrase"):
         raise ValueError("kind")
-    return _Slot(str(said["name"]), kind, cost, bytes.fromhex(said["salt"]), bytes.fromhex(said["wrapped"]))
+    slot = _Slot(str(said["name"]), kind, cost, bytes.fromhex(said["salt"]), bytes.fromhex(said["wrapped"]))
+    if len(slot.salt) != _SALT or len(slot.wrapped) != _WRAPPED:
+        raise ValueError("length")
+    return slot
 
 
 # -- in the inner store ----------------------------------------------------------------------------------------

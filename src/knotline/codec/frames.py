@@ -41,6 +41,9 @@ _NO_LINKS: Final = b"\0\0\0"
 _WORTH: Final = 96
 """Payloads shorter than this are not worth a compressor's call."""
 
+_DICTIONARY: Final = 8
+"""What zstd asks of a dictionary."""
+
 _local = threading.local()
 
 
@@ -121,7 +124,9 @@ def open_piece(stored: bytes, what: str, *, seal: Callable[[int], Any] | None = 
     raise UnknownFormat(what, found=kind)
 
 
-def make_dictionary(content: bytes) -> Any:
+def make_dictionary(content: bytes, what: str) -> Any:
+    if len(content) < _DICTIONARY:
+        raise Damaged(what, why="it stored nothing that could be a dictionary")
     return zstd.ZstdDict(content, is_raw=True)
 
 

@@ -7,10 +7,12 @@ written here and never by one found in bytes.
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from functools import cache
 from typing import Any, Final, cast
 
 from knotline.codec.forms import BIGINT, DATE, DATETIME, DECIMAL, PATH, TEXT, TIME, TIMEDELTA, UUID
@@ -83,15 +85,31 @@ def _read_zone(payload: bytes) -> tzinfo | None:
     elif kind == b"Z":
         key = rest.decode("ascii")
         if _is_zone_key(key):
-            from zoneinfo import ZoneInfo  # noqa: PLC0415 - rare
-
-            try:
-                return ZoneInfo(key)
-            except Exception as error:
-                # The bytes are good: it is this machine that lacks the zone.
-                why = "no such time zone here; install tzdata"
-                raise UnknownType(f"zoneinfo.ZoneInfo({key!r})", why=why) from error
+            return _zone(key)
     raise ValueError("not a time zone")
+
+
+def _zone(key: str) -> tzinfo:
+    """zoneinfo asks the package tzdata for what it has no file of, and so imports what a key names: only for keys
+    that tzdata is known to have."""
+    from zoneinfo import TZPATH, ZoneInfo  # noqa: PLC0415 - rare
+
+    name = f"zoneinfo.ZoneInfo({key!r})"
+    # The bytes are good: it is this machine that lacks the zone.
+    why = "no such time zone here; install tzdata"
+    if not any(os.path.isfile(os.path.join(place, *key.split("/"))) for place in TZPATH) and key not in _zones():
+        raise UnknownType(name, why=why)
+    try:
+        return ZoneInfo(key)
+    except Exception as error:
+        raise UnknownType(name, why=why) from error
+
+
+@cache
+def _zones() -> set[str]:
+    from zoneinfo import available_timezones  # noqa: PLC0415 - rare
+
+    return available_timezones()
 
 
 def _write_date(value: date) -> bytes:

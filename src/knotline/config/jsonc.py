@@ -39,6 +39,9 @@ def parse(text: str, file: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ConfigError(file, where, found=f"no JSON ({error.msg})", wanted="JSON; // and /* */ are fine") from error
+    except ValueError as error:
+        # Python reads no number of so many digits.
+        raise ConfigError(file, "", found="a number that is too long", wanted="settings") from error
     except RecursionError as error:
         raise ConfigError(file, "", found="blocks nested beyond reason", wanted="settings") from error
     if not isinstance(value, dict):

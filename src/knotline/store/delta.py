@@ -60,9 +60,11 @@ def _apply(tree: Any, op: list[Any], ropes: dict[int, Rope]) -> Any:
 
 def _walk(tree: Any, path: list[Any], ropes: dict[int, Rope]) -> Any:
     for key in path:
+        below = tree[key]
+        # Only now: what is no position in the list is none in its rope either.
         if ropes and exact(tree) is list:
             rope = ropes.get(id(tree))
             if rope is not None and rope.owner is tree:
                 rope.edit((), (key,))
-        tree = tree[key]
+        tree = below
     return tree

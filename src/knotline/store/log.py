@@ -58,6 +58,13 @@ class _Pin:
     fork: str | None
     """The run that stands on it: such a pin is not taken away by hand."""
 
+    @classmethod
+    def read(cls, rev: object, why: object, fork: object) -> _Pin:
+        """From a note, which may be anything."""
+        if type(rev) is not int or type(why) is not str or not isinstance(fork, str | None):
+            raise TypeError(f"no pin: {type(rev).__name__}, {type(why).__name__}, {type(fork).__name__}")
+        return cls(rev, why, fork)
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -334,14 +341,17 @@ class Store:
             beyond = page[-1].cursor
         for header in reversed(moves):
             note: Mapping[str, Any] = header.note
-            if header.op != "pin":
-                pins = dict.fromkeys(_Pin(rev, why, fork) for rev, why, fork in note["pins"])
-            elif note["keep"]:
-                pin = _Pin(note["rev"], note["why"], note.get("fork"))
-                pins.pop(pin, None)
-                pins[pin] = None
-            else:
-                pins = {pin: None for pin in pins if pin.rev != note["rev"] or pin.fork is not None}
+            try:
+                if header.op != "pin":
+                    pins = dict.fromkeys(_Pin.read(*row) for row in note["pins"])
+                elif note["keep"]:
+                    pin = _Pin.read(note["rev"], note["why"], note.get("fork"))
+                    pins.pop(pin, None)
+                    pins[pin] = None
+                else:
+                    pins = {pin: None for pin in pins if pin.rev != note["rev"] or pin.fork is not None}
+            except (KeyError, TypeError, ValueError) as error:
+                raise Damaged(f"entry {header.run!r} at {header.rev}", why="it does not say what it pins") from error
         return list(pins)
 
     # -- leases and attachments ---------------------------------------------------------------------------

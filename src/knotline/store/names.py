@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from knotline.backends import MAX_RUN_KEY
 from knotline.codec import digest
-from knotline.errors import Unstorable
+from knotline.errors import Damaged, Unstorable
 
 __all__ = ["document_key", "document_name", "is_run", "label_token", "label_tokens", "run_key", "run_name"]
 
@@ -64,4 +64,7 @@ def _checked(raw: bytes, kind: str) -> bytes:
 
 
 def _shown(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogatepass")
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise Damaged("the key of a run", why="it is no text") from error

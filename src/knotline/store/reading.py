@@ -154,6 +154,7 @@ class Reader:
                 raise Damaged(f"entry {run_name(key)!r} at {rev}", why="it is not a seal")
             fresh = links[: body.fresh]
             fetch(fresh, self._backend.objects, seen.payloads)
-            found = make_dictionary(b"".join([seen.payloads[name] for name in fresh]))
+            content = b"".join([seen.payloads[name] for name in fresh])
+            found = make_dictionary(content, f"entry {run_name(key)!r} at {rev}")
             seen.dictionaries[key, rev] = found
         return found

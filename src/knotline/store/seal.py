@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
 
-from knotline.codec import ID, Node, OddDict, close_piece, decode, digest, encode, exact, open_piece
+from knotline.codec import ID, MAX_DEPTH, Node, OddDict, close_piece, decode, digest, encode, exact, open_piece
 from knotline.errors import Damaged, UnknownFormat
 
 __all__ = ["INLINE", "REF", "SPAN", "TABLE", "Pieces", "Revive", "Rope", "object_id"]
@@ -36,6 +36,8 @@ LONG_LIST: Final = 64
 LARGE_DICT: Final = 256
 GROUP: Final = 64
 """Leaves per index node, once there are more than one and a half times as many."""
+_LEVELS: Final = 16
+"""More than any list has: 64 to this power are more items than there are addresses."""
 
 
 def object_id(links: bytes, payload: bytes) -> bytes:
@@ -291,6 +293,7 @@ class Revive:
         self.payloads = payloads
         self.private = private
         self.ropes: dict[int, Rope] = {}
+        self._depth = 0
 
     def __call__(self, code: int, payload: bytes) -> object:
         if code == REF:
@@ -298,15 +301,19 @@ class Revive:
         if code == SPAN:
             parts: list[tuple[bytes | None, int]] = []
             items: list[Any] = []
-            self._span(payload, items, parts)
+            self._span(payload, items, parts, None)
             if self.private:
                 self.ropes[id(items)] = Rope(items, parts)
             return items
         if code == TABLE:
             table: dict[Any, Any] = {}
             for at in range(0, len(payload), ID):
-                flat = self._list(payload[at : at + ID])
-                table.update(zip(flat[::2], flat[1::2], strict=True))
+                name = payload[at : at + ID]
+                flat = self._list(name)
+                try:
+                    table.update(zip(flat[::2], flat[1::2], strict=True))
+                except (TypeError, ValueError) as error:
+                    raise Damaged(f"object {name.hex()}", why="it does not hold keys and their values") from error
             return table
         raise UnknownFormat("stored tree", found=f"node {code}")
 
@@ -314,7 +321,13 @@ class Revive:
         payload = self.payloads.get(name)
         if payload is None:
             raise Damaged(f"object {name.hex()}", why="it is missing")
-        return decode(payload, resolve=self, private=self.private)
+        if self._depth > MAX_DEPTH:
+            raise Damaged(f"object {name.hex()}", why="objects nest too deeply")
+        self._depth += 1
+        try:
+            return decode(payload, resolve=self, private=self.private)
+        finally:
+            self._depth -= 1
 
     def _list(self, name: bytes) -> list[Any]:
         value = self.value(name)
@@ -322,18 +335,20 @@ class Revive:
             raise Damaged(f"object {name.hex()}", why="it is not a leaf")
         return value
 
-    def _span(self, payload: bytes, items: list[Any], parts: list[tuple[bytes | None, int]]) -> None:
+    def _span(self, payload: bytes, items: list[Any], parts: list[tuple[bytes | None, int]], above: int | None) -> None:
         index: Any = decode(payload)
         if exact(index) is not list or list(map(exact, index)) != [int, bytes, list]:
             raise UnknownFormat("stored list", found="another index")
         level: int = index[0]
         ids: bytes = index[1]
         counts: list[int] = index[2]
+        if not 0 <= level <= _LEVELS or (above is not None and level != above - 1):
+            raise Damaged("stored list", why=f"an index of level {level} where there should be another")
         for number, count in enumerate(counts):
             name = ids[number * ID : number * ID + ID]
             before = len(items)
             if level:
-                self._span(self.payloads.get(name, b""), items, parts)
+                self._span(self.payloads.get(name, b""), items, parts, level)
             else:
                 items += self._list(name)
                 parts.append((name, count))
