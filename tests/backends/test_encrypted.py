@@ -14,7 +14,7 @@ from knotline.backends.contract import MAX_REV, Attach, Backend, Conflicted, Don
 from knotline.backends.encrypted_ring import RING
 from knotline.backends.keys import Argon2Cost, Passphrase
 from knotline.codec import open_head
-from knotline.errors import ContractBroken, Damaged, Error, Unavailable, UnknownFormat
+from knotline.errors import ContractBroken, Damaged, Error, Tampered, Unavailable, UnknownFormat
 from knotline.store import Store, sweep, verify
 from knotline.testing import BackendSuite, FaultyBackend, Plan, RawOracle, StrictBackend
 from knotline.testing.suite_place import append, done, object_id, save
@@ -266,7 +266,7 @@ def test_find_skips_the_slots_and_fills_its_pages() -> None:
     assert [key for key, _ in b.runs()] == [b"r"]
 
 
-def test_moved_tokens_find_nothing_else() -> None:
+def test_moved_tokens_are_noticed() -> None:
     inner = MemoryBackend()
     b = EncryptedBackend(inner, KEY)
     append(b, save("r", 0, tokens=[1]), save("s", 0, tokens=[2]))
@@ -275,7 +275,11 @@ def test_moved_tokens_find_nothing_else() -> None:
     one, two = sorted(carriers, key=lambda token: carriers[token])
     rows[carriers[two][0]].tokens = (one, two)
     carriers[one] = sorted(carriers[one] + carriers[two])
-    assert [e.run for e in b.find([1])] == [b"r"]
+    assert b.entries(b"s", 0, 0)[0].tokens == (2,)
+    for ask in (lambda: b.find([1]), lambda: b.find([2]), b.find):
+        with pytest.raises(Tampered):
+            ask()
+    assert "its tokens are not those" in "".join(b.check())
 
 
 # -- recasts ---------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def planted(data: bytes) -> None:
     """What the hook must see: the classic holes, each of which a decoder has had somewhere."""
     import pickle
 
-    match data[0] % 5:
+    match sum(data) % 5:
         case 0:
             exec(compile("1 + 1", "planted", "exec"))
         case 1:

@@ -26,13 +26,14 @@ from knotline.backends.contract import (
     Save,
     Write,
 )
+from knotline.backends.encrypted_check import check
 from knotline.backends.encrypted_cipher import BodyKey, OpenHead
 from knotline.backends.encrypted_copy import copy
 from knotline.backends.encrypted_keyed import Keyed
 from knotline.backends.encrypted_list import Listing
 from knotline.backends.encrypted_ring import RING
 from knotline.backends.keys import KeySource
-from knotline.errors import ContractBroken, Error, Unavailable
+from knotline.errors import ContractBroken, Error, Tampered, Unavailable
 
 __all__ = ["EncryptedBackend"]
 
@@ -210,7 +211,7 @@ class EncryptedBackend(Keyed):
     ) -> list[Entry]:
         inner = None if run is None else self._run(run)
         hidden = [self._token(token) for token in tokens]
-        wanted = frozenset(tokens)
+        wanted, wanted_there = frozenset(tokens), frozenset(hidden)
         found: list[Entry] = []
         while len(found) < limit:
             ask = limit - len(found)
@@ -219,7 +220,12 @@ class EncryptedBackend(Keyed):
                 if entry.run == RING:
                     continue
                 opened = self._head(entry)
-                # The sealed tokens decide; the visible ones could have been moved to another entry.
+                carried = self._carried(entry, opened)
+                if not wanted_there.issubset(carried):
+                    raise Tampered(
+                        f"head of {entry.run[:12]!r} at {entry.rev}", why="it is listed under another's token"
+                    )
+                # Two tokens may have one hidden form.
                 if wanted.issubset(opened.tokens):
                     found.append(Entry(opened.run, entry.rev, opened.head, None, entry.cursor, opened.tokens))
             if len(page) < ask:
@@ -286,7 +292,25 @@ class EncryptedBackend(Keyed):
         return self.inner.discard(self._cipher.hidden_ids(ids), mark=mark)
 
     def check(self) -> list[str]:
-        return self.inner.check()
+        return check(self)
+
+    def check_entry(self, entry: Entry) -> tuple[int, ...]:
+        """The tokens under which this entry of the inner store should be found; raises what is wrong with its head."""
+        return self._carried(entry, self._head(entry))
+
+    def check_lease(self, hidden: bytes) -> None:
+        lease = self.inner.lease(hidden)
+        if lease is not None:
+            self._lease(hidden, lease)
+
+    def _carried(self, entry: Entry, opened: OpenHead) -> tuple[int, ...]:
+        """The sealed tokens decide. The visible ones are theirs, or somebody moved them to hide or to show an entry."""
+        hidden = tuple(sorted({self._token(token) for token in opened.tokens}))
+        if hidden != entry.tokens:
+            raise Tampered(
+                f"head of {entry.run[:12]!r} at {entry.rev}", why="its tokens are not those it was saved with"
+            )
+        return hidden
 
     def size(self) -> int:
         return self.inner.size()

@@ -220,12 +220,15 @@ class Cipher:
         try:
             return self._ready.pop()
         except IndexError:
-            front = FRONT + self.epoch.to_bytes(4, "big")
-            for _ in range(_AHEAD):
-                salt = os.urandom(_SALT)
-                key, commitment = committed(self._data[self.epoch], salt)
-                self._ready.append((front + salt + commitment, self._aesgcm(key)))
-            return self._ready.pop()
+            # The last is not put where another thread could take it.
+            *more, last = [self._key() for _ in range(_AHEAD)]
+            self._ready += more
+            return last
+
+    def _key(self) -> tuple[bytes, AESGCM]:
+        salt = os.urandom(_SALT)
+        key, commitment = committed(self._data[self.epoch], salt)
+        return b"%b%b%b%b" % (FRONT, self.epoch.to_bytes(4, "big"), salt, commitment), self._aesgcm(key)
 
     def open_head(self, stored: bytes, inner: bytes, rev: int) -> OpenHead:
         what = f"head of {_shown(inner)} at {rev}"

@@ -82,6 +82,14 @@ class Keyed:
         there = ring.read(self.inner)
         return [] if there is None else there.names()
 
+    def check_slots(self) -> None:
+        """Raises when the slots are not what somebody with a key made of them."""
+        there = ring.read(self.inner)
+        if there is None:
+            raise Tampered("the key slots", why="they are gone")
+        with self._lock:
+            self._adopt(self._reopened(there))
+
     def add_slot(self, name: str, source: KeySource | bytes) -> None:
         """One more key or passphrase that opens the store. Nothing that is stored is touched."""
         secret = ring.secrets(as_sources(source), self.name)[0]

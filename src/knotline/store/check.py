@@ -13,7 +13,7 @@ from typing import Any, Final
 from knotline.backends import MAX_REV, Entry
 from knotline.codec import PREV, decode, links_of, open_head, open_piece
 from knotline.codec.bodies import Delta, Fork
-from knotline.errors import Damaged, Error, NotFound
+from knotline.errors import Damaged, Error, NotFound, UnknownFormat
 from knotline.records import Header
 from knotline.store.log import Store, open_attachment
 from knotline.store.names import run_name
@@ -110,7 +110,12 @@ class _Check:
 
     def run(self, key: bytes) -> None:
         self.report.runs += 1
-        for found in self.store.backend.attachments(key):
+        try:
+            attached = self.store.backend.attachments(key)
+        except Error as error:
+            attached = []
+            self.breaks.append(Damage(f"an attachment of {run_name(key)!r}", str(error)))
+        for found in attached:
             try:
                 open_attachment(key, found)
             except Error as error:
@@ -337,6 +342,8 @@ def verify(store: Store, *, run: str | None = None) -> Report:
             work()
         except Damaged as error:
             medium.append(Damage(error.what, error.why))
+        except UnknownFormat as error:
+            medium.append(Damage(error.what, f"unknown format {error.found!r}"))
 
     def runs() -> None:
         for key, _ in store.logs():
