@@ -23,16 +23,19 @@ KEY = bytes(range(32))
 CHEAP = Argon2Cost(memory=32, passes=1, lanes=1)
 
 
-class TestOverMemory(BackendSuite):
-    def open(self, place: Path, *, clock: Callable[[], float] | None = None) -> Backend:
-        return EncryptedBackend(MemoryBackend(clock=clock or time.time), KEY)
+def over(inner: Callable[[Path, Callable[[], float]], Backend], *, persistent: bool = False) -> type[BackendSuite]:
+    """The suite over an encrypted backend around this one."""
+
+    class Over(BackendSuite):
+        def open(self, place: Path, *, clock: Callable[[], float] | None = None) -> Backend:
+            return EncryptedBackend(inner(place, clock or time.time), KEY)
+
+    Over.persistent = persistent
+    return Over
 
 
-class TestOverSqlite(BackendSuite):
-    persistent = True
-
-    def open(self, place: Path, *, clock: Callable[[], float] | None = None) -> Backend:
-        return EncryptedBackend(SqliteBackend(place / "store.db", clock=clock), KEY)
+TestOverMemory = over(lambda _, clock: MemoryBackend(clock=clock))
+TestOverSqlite = over(lambda place, clock: SqliteBackend(place / "store.db", clock=clock), persistent=True)
 
 
 class TestOverAnOracleUnderStrictEyes(BackendSuite):

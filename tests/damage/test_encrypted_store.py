@@ -161,10 +161,16 @@ def test_untouched_it_is_clean() -> None:
 # -- changed ---------------------------------------------------------------------------------------------------
 
 
-def flips(place: Open) -> int:
+def slots(place: Open) -> int:
+    return flips(place, only="slots")
+
+
+def flips(place: Open, *, only: str = "") -> int:
     """Every byte of every piece, one bit of it each."""
     made = 0
     for kind, piece, put in place.pieces():
+        if only not in ("", kind):
+            continue
         for at in range(len(piece)):
             made += 1
             put(piece[:at] + bytes([piece[at] ^ (1 << (at + made) % 8)]) + piece[at + 1 :])
