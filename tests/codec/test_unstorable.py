@@ -104,8 +104,8 @@ ZONES = "only datetime.timezone and zoneinfo.ZoneInfo can be stored"
             {"c": Convertible()},
             f"state.c: Convertible: {REGISTER}",
         ),
-        ({"s": {1, Pair(1, 2)}}, "state.s{Pair(a=1, b=2)}: Pair, a subclass of tuple: convert it with tuple(...)"),
-        ({"f": frozenset([Text("x")])}, "state.f{'x'}: Text, a subclass of str: convert it with str(...)"),
+        ({"s": {1, Pair(1, 2)}}, "state.s{Pair}: Pair, a subclass of tuple: convert it with tuple(...)"),
+        ({"f": frozenset([Text("x")])}, "state.f{Text}: Text, a subclass of str: convert it with str(...)"),
         ({Text("x"): 1}, "state['x']: as a key, Text, a subclass of str: convert it with str(...)"),
         ({"d": {Number(1): 1}}, "state.d[1]: as a key, Number, a subclass of int: convert it with int(...)"),
         (OrderedDict(a=1), "state: OrderedDict, a subclass of dict: convert it with dict(...)"),
@@ -303,3 +303,21 @@ def test_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "MAX_BYTES", 100)
     with pytest.raises(TooLarge):
         encode("x" * 101)
+
+
+def test_errors_show_the_way_and_no_content() -> None:
+    """Elements of sets are content, and so is what a key that is no plain value holds."""
+
+    class Telling:
+        def __repr__(self) -> str:
+            return "secret"
+
+    for value in ({"s": {Telling()}}, {Telling(): 1}, {("a", Telling()): 1}, {"s": frozenset([("secret", Telling())])}):
+        with pytest.raises(Unstorable) as caught:
+            private(value)
+        assert "Telling" in str(caught.value)
+        cause = caught.value.__cause__
+        while cause is not None:
+            assert "secret" not in f"{cause!r} {vars(cause)}"
+            cause = cause.__cause__
+        assert "secret" not in f"{caught.value} {vars(caught.value)}"

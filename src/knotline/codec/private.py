@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from enum import Enum
 from math import nan
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from knotline.codec.forms import (
     BYTEARRAY,
@@ -62,8 +62,10 @@ def is_leaf(cls: type) -> bool:
 
 def report(refused: Refused, path: str) -> Unstorable:
     """What the user is told: the way to the value, and whether it only went in circles."""
+    # The cause of an error lives as long as the error: the state that it was found in must not.
+    trail, refused.trail = refused.trail, []
     seen: dict[int, str] = {}
-    for container, name in reversed(refused.trail):
+    for container, name in reversed(trail):
         first = seen.setdefault(id(container), path)
         if refused.deep and first is not path:
             return Unstorable(path, why=f"is the same object as {first}: a cycle")
@@ -176,7 +178,8 @@ def _set(value: set[Any] | frozenset[Any], depth: int) -> Boxed:
     try:
         items = [encode(copy(item := each, depth + 1)) for each in tuple(value)]
     except Refused as refused:
-        refused.trail.append((value, f"{{{_short(item)}}}"))
+        # An element of a set is no key: it is content, and errors show none.
+        refused.trail.append((value, f"{{{type(item).__name__}}}"))
         raise
     return Boxed(SET if type(value) is set else FROZENSET, sorted_array(items))
 
@@ -268,11 +271,17 @@ def _name(key: object) -> str:
     return f"[{_short(key)}]"
 
 
-def _short(value: object) -> str:
+def _short(key: object) -> str:
+    """A key as it is written in a path. Of one that is not plain, only the class: what it holds is nobody's to see."""
+    if type(key) is tuple:
+        parts = cast("tuple[object, ...]", key)[:8]
+        return f"({', '.join(['tuple' if type(part) is tuple else _short(part) for part in parts])})"
+    if not isinstance(key, (str, bytes, int, float, type(None))):
+        return type(key).__name__
     try:
-        shown = repr(value)
-    except Exception:  # noqa: BLE001 - a user's __repr__ may do anything; the path must still be told
-        shown = object.__repr__(value)
+        shown = repr(key)
+    except Exception:  # noqa: BLE001 - a subclass's __repr__ may do anything; the path must still be told
+        shown = object.__repr__(key)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
