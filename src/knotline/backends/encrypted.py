@@ -99,30 +99,34 @@ class EncryptedBackend(Keyed):
     # -- writing -------------------------------------------------------------------------------------------
 
     def commit(self, writes: Sequence[Write], *, sync: bool = True) -> list[Outcome]:
+        keys: list[BodyKey | None] = []
         try:
-            made: dict[int, BodyKey] = {}
-            sealed = [
-                self._save(w, made, at) if isinstance(w, Save) else self._attach(w) for at, w in enumerate(writes)
-            ]
+            sealed = [self._save(w, keys) if isinstance(w, Save) else self._attach(w, keys) for w in writes]
         except _MISFIT as error:
             raise ContractBroken(f"{self.name}: not a write of the contract: {type(error).__name__}") from error
         outcomes = self.inner.commit(sealed, sync=sync)
-        for at, key in made.items():
-            # Only now: until it is written, the entry in this place may be another's.
-            if isinstance(outcomes[at], Done):
+        conflicted = False
+        for outcome, write, key in zip(outcomes, sealed, keys, strict=True):
+            if isinstance(outcome, Conflicted):
+                conflicted = True
+            elif key is not None and isinstance(outcome, Done):
+                # Only now: until it is written, the entry in this place may be another's.
                 if len(self._own) >= _OWN:
                     self._own.clear()
-                self._own[sealed[at].run, sealed[at].rev] = key
-        if Conflicted() not in outcomes:
+                self._own[write.run, write.rev] = key
+        if not conflicted:
             return outcomes
         return self._settled(writes, sealed, outcomes, sync=sync)
 
-    def _save(self, save: Save, made: dict[int, BodyKey], at: int) -> Save:
+    def _save(self, save: Save, keys: list[BodyKey | None]) -> Save:
         inner = self._run(save.run)
         cipher = self._cipher
-        carried = tuple(sorted(set(save.tokens))) if save.tokens else ()
-        head, body, made[at] = cipher.seal_entry(save.run, inner, save.rev, carried, save.head, save.body)
-        tokens = tuple([self._token(token) for token in carried])
+        carried = tokens = ()
+        if save.tokens:
+            carried = tuple(sorted(set(save.tokens)))
+            tokens = tuple([self._token(token) for token in carried])
+        head, body, key = cipher.seal_entry(save.run, inner, save.rev, carried, save.head, save.body)
+        keys.append(key)
         objects: tuple[tuple[bytes, bytes], ...] = ()
         if save.objects:
             hidden = cipher.hidden_ids([oid for oid, _ in save.objects])
@@ -144,7 +148,8 @@ class EncryptedBackend(Keyed):
                         keys[entry.rev] = self._head(entry).key
         return tuple([(rev, self._cipher.seal_body(key, inner, rev, bodies[rev])) for rev, key in keys.items()])
 
-    def _attach(self, attach: Attach) -> Attach:
+    def _attach(self, attach: Attach, keys: list[BodyKey | None]) -> Attach:
+        keys.append(None)
         inner = self._run(attach.run)
         task = self._cipher.task(inner, attach.task)
         place = (inner, attach.rev, task, attach.idx, attach.epoch)
