@@ -22,7 +22,7 @@ from typing import Any
 import apsw
 
 from knotline import Gate, SqliteBackend, Store, freeze, verify
-from knotline.backends.files import FilesBackend
+from knotline.backends import EncryptedBackend
 
 MESSAGE = 500
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=2 + n % 8)) for n in range(4000)]
@@ -174,14 +174,20 @@ def imports() -> None:
 
 
 def converse(
-    path: Path, turns: int, *, frozen: bool = False, content: Callable[[random.Random], str] = text
+    path: Path,
+    turns: int,
+    *,
+    frozen: bool = False,
+    content: Callable[[random.Random], str] = text,
+    key: bytes | None = None,
 ) -> dict[str, Any]:
     source = random.Random(3)
     still = {f"setting {n}": text(source, 60) for n in range(50)}
     state: dict[str, Any] = {"messages": [], "settings": still, "turn": 0}
     raw = sum(len(key) + len(value) for key, value in still.items())
     took: list[float] = []
-    store = Store(SqliteBackend(path))
+    inner = SqliteBackend(path)
+    store = Store(inner if key is None else EncryptedBackend(inner, key))
     for turn in range(turns):
         for _ in range(2):
             one = message(source, content)
@@ -223,6 +229,45 @@ def conversation() -> None:
         say("a save at turn 2,000, frozen messages", f"{us(late)}  {late / early:.2f}x", "<= 1.2x")
         result = converse(place / "long.db", 5000)
         say("a save at 10,000 messages, plain dicts", us(around(result["took"], 4950)), "<= 1,300 us")
+
+
+def encryption() -> None:
+    """Encrypted beside plain: a durable save of a 1 KB change, in turns; and the conversation's bytes."""
+    source = random.Random(1)
+    key = random.Random(2).randbytes(32)
+    ratios: list[float] = []
+    for _ in range(5):
+        with (
+            folder() as place,
+            Store(SqliteBackend(place / "plain.db")) as plain,
+            Store(EncryptedBackend(SqliteBackend(place / "sealed.db"), key)) as sealed,
+        ):
+            took: dict[int, list[float]] = {id(plain): [], id(sealed): []}
+            states: dict[int, dict[str, Any]] = {id(plain): {}, id(sealed): {}}
+            for turn in range(1000):
+                document = text(source, 1000)
+                # In turns, and first now one, now the other: what is first finds the disk at rest.
+                for store in (plain, sealed) if turn % 2 else (sealed, plain):
+                    state = states[id(store)]
+                    state["step"], state["document"] = turn, document
+                    took[id(store)].append(clocked(lambda store=store, state=state: store.append("r", state)))
+            middles = [statistics.median(took[id(store)]) for store in (plain, sealed)]
+            ratios.append(middles[1] / middles[0])
+            if len(ratios) == 1:
+                say("a plain save / an encrypted one", f"{us(middles[0])} / {us(middles[1])}")
+    say("an encrypted save / a plain one, median of 5", f"{statistics.median(ratios):.3f}x", "<= 1.10x")
+    say("the five", " ".join(f"{ratio:.3f}" for ratio in ratios))
+    for what, content in {"words": text, "incompressible text": noise}.items():
+        with folder() as place:
+            result = converse(place / "k.db", 2000, content=content, key=key)
+            with Store(EncryptedBackend(SqliteBackend(place / "k.db"), key)) as store:
+                assert store.load("r") == result["state"]
+            raw = result["raw"]
+            say(
+                f"{what}: encrypted bytes open, closed / raw",
+                f"{result['open'] / raw:.2f}x, {result['closed'] / raw:.2f}x",
+                "<= 1.75x",
+            )
 
 
 def edits() -> None:
@@ -411,6 +456,7 @@ PARTS = {
     "concurrent": concurrent,
     "imports": imports,
     "conversation": conversation,
+    "encryption": encryption,
     "edits": edits,
     "fork": fork,
     "page": page,
