@@ -87,7 +87,7 @@ def tokens_believed(patch: pytest.MonkeyPatch) -> None:
 
 def one_nonce_for_recasts(patch: pytest.MonkeyPatch) -> None:
     def seal(self: Cipher, key: BodyKey, inner: bytes, rev: int, body: bytes) -> bytes:
-        bound = self._bodies[key.epoch] + encrypted_cipher._at(inner, rev) + key.digest
+        bound = self._bodies[key.epoch] + encrypted_cipher._at(inner, rev) + key.head
         return encrypted_cipher.FRONT + WEAK + key.sealer.encrypt(WEAK, body, bound)
 
     patch.setattr(Cipher, "seal_body", seal)

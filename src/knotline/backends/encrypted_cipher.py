@@ -112,10 +112,10 @@ def check_front(piece: bytes, what: str) -> None:
 
 
 class BodyKey(NamedTuple):
-    """What seals and opens the body of an entry: it belongs to the head."""
+    """What seals and opens the body of an entry: it belongs to the head, whose tag stands for all that it holds."""
 
     epoch: int
-    digest: bytes
+    head: bytes
     sealer: AESGCM
 
     def __repr__(self) -> str:
@@ -208,8 +208,8 @@ class Cipher:
         sealed = sealer.encrypt(nonce, plain, self._heads[epoch] + place)
         stored = b"%b%b%b" % (fresh, nonce, sealed)
         nonce = dice[_NONCE:]
-        mine = BodyKey(epoch, _sha256(plain).digest(), sealer)
-        bound = self._bodies[epoch] + place + mine.digest
+        mine = BodyKey(epoch, sealed[-_TAG:], sealer)
+        bound = self._bodies[epoch] + place + mine.head
         return stored, b"%b%b%b" % (FRONT, nonce, sealer.encrypt(nonce, body, bound)), mine
 
     def _fresh(self) -> tuple[bytes, AESGCM]:
@@ -240,19 +240,19 @@ class Cipher:
         tokens = struct.unpack_from(f">{count}I", plain, 4)
         at = 4 + 4 * count
         run = plain[at : at + size]
-        return OpenHead(run, tokens, plain[at + size :], BodyKey(epoch, _sha256(plain).digest(), sealer))
+        return OpenHead(run, tokens, plain[at + size :], BodyKey(epoch, stored[-_TAG:], sealer))
 
     def seal_body(self, key: BodyKey, inner: bytes, rev: int, body: bytes) -> bytes:
         """For a body that takes the place of another: a nonce is never used twice under a key."""
         nonce = os.urandom(_NONCE)
-        bound = self._bodies[key.epoch] + _at(inner, rev) + key.digest
+        bound = self._bodies[key.epoch] + _at(inner, rev) + key.head
         return b"%b%b%b" % (FRONT, nonce, key.sealer.encrypt(nonce, body, bound))
 
     def open_body(self, key: BodyKey, stored: bytes, inner: bytes, rev: int) -> bytes:
         what = f"body of {_shown(inner)} at {rev}"
         check_front(stored, what)
         at = len(FRONT) + _NONCE
-        bound = self._bodies[key.epoch] + _at(inner, rev) + key.digest
+        bound = self._bodies[key.epoch] + _at(inner, rev) + key.head
         return self._decrypted(key.sealer, stored[len(FRONT) : at], stored[at:], bound, what)
 
     # -- objects and attachments ---------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class Cipher:
 
 
 def _head_front(run: bytes, tokens: tuple[int, ...]) -> bytes:
-    front = struct.pack(">HH", len(run), len(tokens))
+    front = len(run).to_bytes(2, "big") + len(tokens).to_bytes(2, "big")
     return front + struct.pack(f">{len(tokens)}I", *tokens) if tokens else front
 
 
