@@ -317,7 +317,12 @@ def _damage(backend: EncryptedBackend, inner: Backend, runs: list[str], found: E
     def moved(run: bytes, lo: int, hi: int, **more: Any) -> Any:
         return [type(e)(e.run, e.rev + 1, e.head, e.body, e.cursor, e.tokens) for e in real(run, lo, hi, **more)]
 
-    for change in (damaged, moved):
+    def other(run: bytes, lo: int, hi: int, **more: Any) -> Any:
+        return [
+            type(e)(e.run, e.rev, e.head, b"?" + (e.body or b""), e.cursor, e.tokens) for e in real(run, lo, hi, **more)
+        ]
+
+    for change in (damaged, moved, other):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(inner, "entries", change)
             assert change(hidden, 0, 9)

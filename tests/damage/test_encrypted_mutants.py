@@ -30,6 +30,10 @@ def no_revision(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(encrypted_cipher, "_at", lambda inner, rev: inner)
 
 
+def no_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(encrypted_cipher, "_at", lambda inner, rev: rev.to_bytes(4, "big"))
+
+
 def no_place_of_attachments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(encrypted_cipher, "_beside", lambda place: b"")
 
@@ -142,6 +146,8 @@ def on(act: Callable[[Open], object]) -> Callable[[], object]:
 MUTANTS: dict[str, tuple[Plant, Callable[[], object]]] = {
     "entries not bound to their place": (no_place_of_entries, damage.test_any_two_entries_swapped_whole),
     "entries not bound to their revision": (no_revision, damage.test_any_two_entries_swapped_whole),
+    "entries not bound to their run": (no_run, tampering.test_an_entry_moved_to_another_run_or_revision),
+    "recasts without randomness": (no_randomness, contract.test_a_recast_is_sealed_anew),
     "attachments not bound to their place": (no_place_of_attachments, damage.test_attachments_in_another_place),
     "objects not bound to their ids": (no_place_of_objects, on(damage.swaps)),
     "the commitment is not compared": (no_commitment, tampering.test_the_commitment_is_compared),
