@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from knotline.records import Header as Header
     from knotline.store import Held as Held
     from knotline.store import Store as Store
+    from knotline.store import copy_store as copy_store
+    from knotline.store import export_run as export_run
+    from knotline.store import export_store as export_store
+    from knotline.store import import_file as import_file
     from knotline.store import sweep as sweep
     from knotline.store import verify as verify
     from knotline.store.gate import Gate as Gate
@@ -58,9 +62,13 @@ __all__ = [
     "SqliteBackend",
     "StorageBackend",
     "Store",
+    "copy_store",
     "create_storage_from_config",
     "errors",
+    "export_run",
+    "export_store",
     "freeze",
+    "import_file",
     "load_settings",
     "open_backend",
     "serializable",
@@ -87,8 +95,12 @@ _ROOMS = {
     "SqliteBackend": "backends",
     "StorageBackend": "checkpoint",
     "Store": "store",
+    "copy_store": "store",
     "create_storage_from_config": "checkpoint",
+    "export_run": "store",
+    "export_store": "store",
     "freeze": "codec",
+    "import_file": "store",
     "load_settings": "config",
     "open_backend": "config",
     "serializable": "codec",

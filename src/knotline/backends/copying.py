@@ -5,7 +5,8 @@ Both ends are apart because an export, an import, a copy and a change of keys ar
 together differently. What the bytes mean is asked of a `Meaning`, so that this room need not know it.
 
 Nothing is ever written over: what the target has is compared first (`Standing`), and all writes create. So a copy
-that was interrupted is simply begun again, and goes on where it was.
+that was interrupted is simply begun again, and goes on where it was. What is read is checked before it is handed on
+(`Meaning`), and so is what is not there: a log with a hole is not poured as if it had none.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from knotline.backends.contract import (
     Save,
     Write,
 )
-from knotline.errors import Conflict, Damaged, NotFound
+from knotline.errors import Conflict, Damaged, Error, NotFound, UnknownFormat
 
-__all__ = ["Landing", "Meaning", "Progress", "Sent", "Sink", "Source", "Standing", "oldest"]
+__all__ = ["Landing", "Meaning", "Progress", "Sent", "Sink", "Source", "Standing", "oldest", "weight"]
 
 _PAGE: Final = 500
 _ROUNDS: Final = 8
@@ -38,7 +39,8 @@ _ROUNDS: Final = 8
 _AHEAD: Final = 32
 _AHEAD_BYTES: Final = 4 << 20
 _OBJECTS: Final = 64
-_KNOWN: Final = 1 << 21
+_KNOWN: Final = 1 << 19
+_UNREADABLE: Final = (Damaged, NotFound, UnknownFormat)
 _BATCH: Final = 256
 _BATCH_BYTES: Final = 8 << 20
 _WINDOW: Final = 64
@@ -52,12 +54,14 @@ Progress = Callable[[int, int, int | None], None]
 class Sent:
     """An entry's body as it can be read in a place where what comes after it is not there yet.
 
-    `seal` is the revision with which the body that the source holds can be had back, by a recast.
+    `seal` is the revision with which the body that the source holds can be had back, by a recast. `origin` is an
+    entry of another run that this one is worth nothing without.
     """
 
     body: bytes
     links: list[bytes]
     seal: int | None = None
+    origin: tuple[bytes, int] | None = None
 
 
 class Meaning(Protocol):
@@ -66,6 +70,14 @@ class Meaning(Protocol):
     def name(self, run: bytes) -> str: ...
 
     def alias(self, run: bytes) -> tuple[str, str] | None: ...
+
+    def begins(self, run: bytes, rev: int, head: bytes) -> None:
+        """May the log of this run begin here, above 0?"""
+        ...
+
+    def follows(self, run: bytes, rev: int, head: bytes, before: bytes) -> bool:
+        """Does this head itself say that it was made after that one?"""
+        ...
 
     def entry(self, entry: Entry) -> Sent: ...
 
@@ -89,12 +101,27 @@ def oldest(backend: Backend, run: bytes) -> int | None:
 
 
 class Source:
-    """A backend that is read. `runs` are keys; None is everything."""
+    """A backend that is read. `runs` are keys; None is everything.
 
-    def __init__(self, backend: Backend, meaning: Meaning, runs: Sequence[bytes] | None = None) -> None:
+    With `damaged`, a run ends before its first damaged entry, which is told; without, a damaged entry is an error.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        meaning: Meaning,
+        runs: Sequence[bytes] | None = None,
+        *,
+        damaged: Callable[[bytes, int, Error], None] | None = None,
+    ) -> None:
         self.backend = backend
         self.meaning = meaning
         self._runs = runs
+        self._damaged = damaged
+        self._ended: dict[bytes, int] = {}
+        # By run: the revision that was last looked at, and whether the sink was given any yet.
+        self._last: dict[bytes, int] = {}
+        self._given: set[bytes] = set()
         # What the sink has by now; forgotten when it becomes long, which costs only sending some things twice.
         self._known: set[bytes] = set()
         self._waiting: dict[tuple[bytes, int], list[int]] = {}
@@ -144,8 +171,8 @@ class Source:
                 caught_up = True
                 break
             for entry in self._entries(beyond, end):
-                if sink.wants(entry.run, entry.rev, entry.head):
-                    save = self._save(entry, late=entry.cursor > start)
+                if entry.run not in self._ended:
+                    save = self._looked(sink, entry, late=entry.cursor > start)
                     if save is not None:
                         sink.put(save)
             beyond = end
@@ -153,6 +180,37 @@ class Source:
             for attach in self._attached(run):
                 sink.put(attach)
         return caught_up
+
+    def _looked(self, sink: Sink, entry: Entry, *, late: bool) -> Save | None:
+        """What the sink is to be given of this entry; None when it has it, or must not have it."""
+        try:
+            self._in_order(entry)
+            if not sink.wants(entry.run, entry.rev, entry.head):
+                return None
+            return self._save(entry, late=late)
+        except _UNREADABLE as error:
+            if self._damaged is None:
+                raise
+            self._end(entry.run, entry.rev, error)
+            return None
+
+    def _end(self, run: bytes, rev: int, error: Error) -> None:
+        self._ended[run] = rev
+        if self._damaged is not None:
+            self._damaged(run, rev, error)
+
+    def _in_order(self, entry: Entry) -> None:
+        """An entry that is gone is either dropped, with all below it, or lost."""
+        last = self._last.get(entry.run)
+        self._last[entry.run] = entry.rev
+        if last is None:
+            if entry.rev:
+                self.meaning.begins(entry.run, entry.rev, entry.head)
+        elif entry.rev != last + 1:
+            lowest = oldest(self.backend, entry.run)
+            if lowest is not None and lowest < entry.rev:
+                raise Damaged(f"entry {self.meaning.name(entry.run)!r} at {last + 1}", why="it is missing")
+            self._torn.add(entry.run)
 
     def _entries(self, beyond: int | None, end: int) -> Iterator[Entry]:
         """Heads in the order of their commits."""
@@ -176,13 +234,18 @@ class Source:
         try:
             sent = None if found is None else self.meaning.entry(found)
             objects = () if sent is None else self._objects(sent.links)
-        except (Damaged, NotFound):
+        except _UNREADABLE:
             if self.backend.entries(entry.run, entry.rev, entry.rev, bodies=False):
                 raise
             sent, objects = None, ()
         if sent is None:
             self._torn.add(entry.run)
             return None
+        if sent.origin is not None:
+            self._check_origin(entry, *sent.origin)
+        if entry.run not in self._given:
+            self._given.add(entry.run)
+            self._look_back(entry.run, entry.rev)
         drop = 0
         if late or entry.run in self._torn:
             # Somebody drops beside us, and what is dropped there is dropped here with the same entry.
@@ -199,6 +262,12 @@ class Source:
         alias = self.meaning.alias(entry.run)
         return Save(entry.run, entry.rev, entry.head, sent.body, entry.tokens, objects, drop, recast, alias)
 
+    def _check_origin(self, entry: Entry, run: bytes, rev: int) -> None:
+        """What a run was forked from is pinned: where it is not, it was lost, or it is left out for its damage."""
+        if self._ended.get(run, rev + 1) <= rev or not self.backend.entries(run, rev, rev, bodies=False):
+            origin = f"{self.meaning.name(run)!r} at {rev}"
+            raise Damaged(f"entry {self.meaning.name(entry.run)!r} at {entry.rev}", why=f"{origin} is missing under it")
+
     def _read(self, entry: Entry) -> Entry | None:
         """With its body; its run's next ones are read with it, as far as they are small."""
         place = (entry.run, entry.rev)
@@ -206,7 +275,11 @@ class Source:
             many = max(1, min(_AHEAD, _AHEAD_BYTES // (self._mean + 1)))
             if len(self._ahead) * self._mean > 4 * _AHEAD_BYTES:
                 many = 1
-            found = self.backend.entries(entry.run, entry.rev, min(entry.rev + many - 1, MAX_REV))
+            try:
+                found = self.backend.entries(entry.run, entry.rev, min(entry.rev + many - 1, MAX_REV))
+            except Damaged:
+                # One of those after it, perhaps: then this one alone is well.
+                found = self.backend.entries(entry.run, entry.rev, entry.rev)
             for each in found:
                 self._ahead[each.run, each.rev] = each
                 self._mean = (7 * self._mean + len(each.body or b"")) // 8
@@ -230,13 +303,26 @@ class Source:
             wanted = [oid for oid in deeper if oid not in found and oid not in self._known]
         return tuple(found.items())
 
+    def _look_back(self, run: bytes, rev: int) -> None:
+        """What the sink has from an earlier try may wait for a seal that it does not have."""
+        hi = rev - 1
+        while hi >= 0:
+            lo = max(hi - _WINDOW + 1, 0)
+            seals = [(entry.rev, self.meaning.entry(entry).seal) for entry in self.backend.entries(run, lo, hi)]
+            waiting = [(old, seal) for old, seal in seals if seal is not None and seal >= rev]
+            if not waiting:
+                return
+            for old, seal in waiting:
+                self._waiting.setdefault((run, seal), []).append(old)
+            hi = lo - 1
+
     def _recast(self, run: bytes, seal: int, drop: int) -> tuple[tuple[int, bytes], ...]:
-        """The small bodies that wait for this seal, read once more: there may be many runs that wait."""
-        revs = [rev for rev in self._waiting.pop((run, seal), ()) if rev >= drop]
+        """The small bodies that wait for this seal, read and checked once more: there may be many runs that wait."""
+        revs = {rev for rev in self._waiting.pop((run, seal), ()) if rev >= drop}
         if not revs:
             return ()
-        there = {entry.rev: entry.body or b"" for entry in self.backend.entries(run, min(revs), max(revs))}
-        return tuple((rev, there[rev]) for rev in revs if rev in there)
+        there = [entry for entry in self.backend.entries(run, min(revs), max(revs)) if entry.rev in revs]
+        return tuple((each.rev, each.body or b"") for each in there if self.meaning.entry(each).seal == seal)
 
     def _attached(self, run: bytes) -> Iterator[Attach]:
         head, lo = self.backend.head(run), oldest(self.backend, run)
@@ -244,20 +330,25 @@ class Source:
         if head is not None and lo is not None:
             edges[2:2] = [*range(lo + _WINDOW, head.rev + 2, _WINDOW), head.rev + 2]
         for start, end in pairwise(edges):
-            for each in self.backend.attachments(run, lo=start, hi=end - 1) if start < end else ():
-                self.meaning.attachment(run, each)
-                yield Attach(run, each.rev, each.task, each.idx, each.epoch, each.data)
+            try:
+                for each in self.backend.attachments(run, lo=start, hi=end - 1) if start < end else ():
+                    self.meaning.attachment(run, each)
+                    yield Attach(run, each.rev, each.task, each.idx, each.epoch, each.data)
+            except _UNREADABLE as error:
+                if self._damaged is None:
+                    raise
+                self._damaged(run, start, error)
 
 
 class Standing:
     """What of the logs that are coming the target has already.
 
     Heads are compared wherever both have one; another head is a `Conflict`. So is a run of which both have nothing
-    in common (one was pruned past the other's end): nobody can tell whether they are one. With `follow` they are
-    taken for one, and the newer is what counts.
+    in common (one was pruned past the other's end): nobody can tell whether they are one. Where `follow` says so
+    they are taken for one, and the newer is what counts.
     """
 
-    def __init__(self, into: Backend, meaning: Meaning, *, follow: bool = False) -> None:
+    def __init__(self, into: Backend, meaning: Meaning, *, follow: Callable[[bytes], bool] = lambda _: False) -> None:
         self._into = into
         self._meaning = meaning
         self._follow = follow
@@ -280,6 +371,10 @@ class Standing:
             return
         self._last[run] = rev
         if rev > top:
+            if rev == top + 1 and run not in self._shared:
+                before = self._window(run, top // _WINDOW).get(top)
+                if before is not None and self._meaning.follows(run, rev, head, before):
+                    self._shared.add(run)
             return
         there = self._window(run, rev // _WINDOW).get(rev)
         if there is None:
@@ -301,20 +396,27 @@ class Standing:
 
     def settle(self) -> None:
         """After everything was seen."""
-        if not self._follow:
-            for run, last in self._last.items():
-                if run not in self._shared:
-                    raise Conflict(self._meaning.name(run), expected=last, found=self._tops[run])
+        for run in self._last:
+            self.joined(run)
 
-    def present(self) -> list[bytes]:
-        """Runs that were there, at least in part."""
-        return list(self._last)
+    def joined(self, run: bytes) -> None:
+        """Is what comes next for this run known to continue what is there?"""
+        top = self.top(run)
+        if top >= 0 and run not in self._shared and not self._follow(run):
+            raise Conflict(self._meaning.name(run), expected=self._last.get(run, -1), found=top)
+
+    def has(self, run: bytes, rev: int, head: bytes) -> bool:
+        return self._window(run, rev // _WINDOW).get(rev) == head
+
+    def present(self) -> list[tuple[bytes, int]]:
+        """Runs that were there, at least in part, and their heads then."""
+        return [(run, self._tops[run]) for run in self._last]
 
 
 class Landing:
     """A backend as a sink. Batches are bounded, and hold no run twice, as the contract asks.
 
-    Only the last batch waits for a sync, which covers those before it: an interrupted copy promises nothing.
+    Each batch waits for its sync: the contract has no sync of what was written before.
     """
 
     def __init__(
@@ -348,21 +450,21 @@ class Landing:
 
     def wants(self, run: bytes, rev: int, head: bytes) -> bool:
         self._first.setdefault(run, rev)
+        self._standing.see(run, rev, head)
         if rev > self._standing.top(run):
             return True
-        self._standing.see(run, rev, head)
         self.present += 1
         return False
 
     def put(self, write: Write) -> None:
-        size = len(write.body) + sum(len(data) for _, data in write.objects) if isinstance(write, Save) else 0
-        size += len(write.head) if isinstance(write, Save) else len(write.data)
+        size = weight(write)
         again = isinstance(write, Save) and write.run in self._runs
         if again or len(self._batch) >= _BATCH or (self._batch and self._size + size > _BATCH_BYTES):
-            self._flush(sync=False)
+            self.flush()
         if isinstance(write, Save):
             if write.run not in self._begun:
                 # What the source has no more is dropped here too; a run that begins late begins so.
+                self._standing.joined(write.run)
                 self._begun.add(write.run)
                 first = min(self._first.get(write.run, write.rev), write.rev)
                 write = replace(write, drop=max(write.drop, first))
@@ -370,11 +472,11 @@ class Landing:
         self._batch.append(write)
         self._size += size
 
-    def _flush(self, *, sync: bool) -> None:
+    def flush(self) -> None:
         batch, size = self._batch, self._size
         self._batch, self._size = [], 0
         self._runs.clear()
-        self._commit(batch, sync=sync)
+        self._commit(batch)
         for write in batch:
             if isinstance(write, Save):
                 self.entries += 1
@@ -386,8 +488,8 @@ class Landing:
             done = self.entries + self.present
             self._progress(self.bytes, done, None if self._total is None else max(self._total, done))
 
-    def _commit(self, batch: list[Write], *, sync: bool) -> None:
-        for write, outcome in zip(batch, self._into.commit(batch, sync=sync), strict=True):
+    def _commit(self, batch: list[Write]) -> None:
+        for write, outcome in zip(batch, self._into.commit(batch) if batch else (), strict=True):
             if isinstance(outcome, Failed):
                 raise outcome.error
             if isinstance(outcome, Conflicted):
@@ -396,16 +498,25 @@ class Landing:
                 raise Conflict(self._meaning.name(write.run), expected=expected, found=-1 if head is None else head.rev)
 
     def finish(self) -> None:
-        """When this returns, all of it is durable; also what a copy before this one left half-way."""
+        """When this returns, all of it is durable; also what a copy before this one left half-way.
+
+        Whoever died between writing an entry and its sync left at most the one that was the run's head.
+        """
+        self.flush()
         there: list[Write] = []
-        for run in self._standing.present():
-            head = self._into.head(run)
-            if head is not None and run not in self._begun:
-                there.append(Save(run, head.rev, head.head, head.body or b""))
-            if len(there) >= _BATCH:
-                self._commit(there, sync=True)
-                there = []
-        if there:
-            self._commit(there, sync=True)
-        if self._batch:
-            self._flush(sync=True)
+        size = 0
+        for run, top in self._standing.present():
+            for entry in self._into.entries(run, top, top):
+                there.append(Save(run, top, entry.head, entry.body or b""))
+                size += weight(there[-1])
+            if len(there) >= _BATCH or size > _BATCH_BYTES:
+                self._commit(there)
+                there, size = [], 0
+        self._commit(there)
+
+
+def weight(write: Write) -> int:
+    """The bytes that a write brings."""
+    if isinstance(write, Save):
+        return len(write.head) + len(write.body) + sum(len(data) for _, data in write.objects)
+    return len(write.data)

@@ -35,6 +35,12 @@ class _Bytes:
     def alias(self, run: bytes) -> None:
         """None: an encrypted store hands no names on."""
 
+    def begins(self, run: bytes, rev: int, head: bytes) -> None:
+        """What was dropped, and what is missing, is said in heads that are not read here."""
+
+    def follows(self, run: bytes, rev: int, head: bytes, before: bytes) -> bool:  # noqa: ARG002 - nothing is there
+        return False
+
     def entry(self, entry: Entry) -> Sent:
         return Sent(entry.body or b"", [])
 

@@ -18,6 +18,7 @@ from knotline.codec.frames import (
     make_dictionary,
     open_piece,
     recast_piece,
+    seal_of,
 )
 from knotline.codec.freeze import freeze, thaw
 from knotline.codec.frozen import FrozenDict, FrozenList, identical, strictly
@@ -58,6 +59,7 @@ __all__ = [
     "public",
     "recast_piece",
     "same",
+    "seal_of",
     "serializable",
     "show_path",
     "strictly",

@@ -23,7 +23,7 @@ elif sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = ["ID", "MAX_PIECE", "close_piece", "digest", "links_of", "open_piece", "recast_piece"]
+__all__ = ["ID", "MAX_PIECE", "close_piece", "digest", "links_of", "open_piece", "recast_piece", "seal_of"]
 
 ID: Final = 16
 """Length of ids and hashes: 128 bits of blake3."""
@@ -124,9 +124,13 @@ def open_piece(stored: bytes, what: str, *, seal: Callable[[int], Any] | None = 
     raise UnknownFormat(what, found=kind)
 
 
-def make_dictionary(content: bytes, what: str) -> Any:
-    if len(content) < _DICTIONARY:
-        raise Damaged(what, why="it stored nothing that could be a dictionary")
+def seal_of(stored: bytes) -> int | None:
+    """The revision whose seal a recast piece needs."""
+    at = 3 + ID * int.from_bytes(stored[:3], "big")
+    return int.from_bytes(stored[at + 5 : at + 9], "big") if stored[at : at + 1] == b"\x02" else None
+
+
+def make_dictionary(content: bytes) -> Any:
     return zstd.ZstdDict(content, is_raw=True)
 
 

@@ -19,7 +19,7 @@ from knotline.store.names import document_key, document_name, is_run, label_toke
 from knotline.store.reading import Loaded, Reader
 from knotline.store.warm import Draft, Warm
 
-__all__ = ["Found", "Held", "Page", "Store", "open_attachment"]
+__all__ = ["Found", "Held", "Page", "Store", "check_attachment", "open_attachment"]
 
 _PIN: Final = "op=pin"
 _TRIES: Final = 10_000
@@ -666,12 +666,17 @@ def attachment_check(key: bytes, rev: int, task: bytes, idx: int, epoch: int, pa
     return digest(b"att", key, place, task, payload)[:_CHECK]
 
 
-def open_attachment(key: bytes, found: Attachment) -> Any:
+def check_attachment(key: bytes, found: Attachment) -> bytes:
+    """The payload, which is what was attached in this place."""
     check, payload = found.data[:_CHECK], found.data[_CHECK:]
     if attachment_check(key, found.rev, found.task, found.idx, found.epoch, payload) != check:
         what = f"attachment {found.task!r} {found.idx} of {run_name(key)!r} at {found.rev}"
         raise Damaged(what, why="its check does not match")
-    return decode(payload)
+    return payload
+
+
+def open_attachment(key: bytes, found: Attachment) -> Any:
+    return decode(check_attachment(key, found))
 
 
 def _pin_rows(pins: list[_Pin]) -> list[list[object]]:
