@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +74,10 @@ def furnish(store: Store, *, turns: int = 70) -> None:
 
 
 def house(backend: Backend | None = None, *, turns: int = 70) -> Store:
-    store = Store(MemoryBackend(clock=FakeClock()) if backend is None else backend)
+    """Equal to any other that was made here: time and writers are the same."""
+    ticks = itertools.count(1_000_000)
+    at = MemoryBackend(clock=FakeClock()) if backend is None else backend
+    store = Store(at, clock=lambda: next(ticks), entropy=lambda size: bytes(range(size)))
     furnish(store, turns=turns)
     return store
 
