@@ -82,6 +82,28 @@ def house(backend: Backend | None = None, *, turns: int = 70) -> Store:
     return store
 
 
+def cottage() -> Store:
+    """Little of everything: what every fault is tried on."""
+    ticks = itertools.count(1_000_000)
+    store = Store(MemoryBackend(clock=FakeClock()), clock=lambda: next(ticks), entropy=lambda size: bytes(range(size)))
+    log = [message(n) for n in range(66)]
+    for n in range(36):
+        log.append(message(100 + n))
+        store.append("long", {"n": n, "log": log, "file": "lorem ipsum " * 450}, labels=[f"turn={n % 3}"])
+    store.fork("long", "fork", rev=30)
+    store.append("fork", {"n": -1})
+    for n in range(6):
+        store.append("pruned", {"n": n, "big": "b" * 5000 + str(n // 2)})
+    store.prune("pruned", keep_from=4)
+    store.append("gone", 1)
+    store.delete("gone")
+    store.put("config", "main", {"large": "large " * 900})
+    store.put("config", "main", {"large": "larger " * 900})
+    store.attach("long", 3, "task", 0, {"result": 1})
+    store.attach("long", 50, "not yet", 0, None)
+    return store
+
+
 @dataclass(frozen=True)
 class Contents:
     """All that a copy promises to keep. `bodies` are as they rest; `meanings` their links and payloads."""

@@ -1,8 +1,9 @@
-"""A store that moved is the same store: every head, label, object, attachment, document and pin, whatever is in between."""
+"""A store that moved is the same store: heads, labels, objects, attachments, documents and pins, wherever it goes."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.store.houses import (
 )
 
 from knotline.backends import Backend, EncryptedBackend, MemoryBackend, SqliteBackend
-from knotline.backends.contract import Save
+from knotline.backends.contract import Entry, Save
 from knotline.errors import Conflict, Damaged, NotFound, Tampered
 from knotline.store import Store, copy_store, export_run, export_store, import_file, sweep
 from knotline.store.names import run_key
@@ -393,7 +394,7 @@ def test_beside_writers(tmp_path: Path) -> None:
         writer.start()
     try:
         for number in range(6):
-            before = {name: rev for name, rev in source.backend.runs()}
+            before = dict(source.backend.runs())
             target = Store(MemoryBackend())
             copy_store(source, target)
             export_store(source, tmp_path / f"{number}.knot")
@@ -414,6 +415,62 @@ def test_beside_writers(tmp_path: Path) -> None:
     assert copy_store(source, target).caught_up
     assert contents(target.backend) == contents(source.backend)
     source.close()
+
+
+class Restless(MemoryBackend):
+    """Somebody else saves, prunes and sweeps at every so many calls of its reader, `most` times."""
+
+    every = 0
+    most = 0
+    calls = 0
+    acts = 0
+    inside = False
+
+    def act(self) -> None:
+        self.calls += 1
+        if self.every and not self.inside and self.calls % self.every == 0 and self.acts < self.most:
+            self.inside = True
+            self.acts += 1
+            store = Store(self)
+            for name in ("long", "busy"):
+                store.append(name, {"n": self.acts, "log": ["x" * 200] * (self.acts % 70), "b": str(self.acts) * 2000})
+                if self.acts % 3 == 0:
+                    store.prune(name, keep_from=store.header(name).rev - 1)
+            store.put("config", "main", {"n": self.acts, "large": str(self.acts) * 1500})
+            if self.acts % 5 == 0:
+                sweep(store)
+            self.inside = False
+
+    def entries(self, run: bytes, lo: int, hi: int, *, bodies: bool = True) -> list[Entry]:
+        self.act()
+        return super().entries(run, lo, hi, bodies=bodies)
+
+    def objects(self, ids: Sequence[bytes]) -> dict[bytes, bytes]:
+        self.act()
+        return super().objects(ids)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 7, 13, 30])
+def test_beside_a_writer_in_every_call(tmp_path: Path, every: int) -> None:
+    source = Restless()
+    house(source, turns=40)
+    before = dict(source.runs())
+    target, filed = Store(strict_target()), Store(strict_target())
+    source.every, source.most = every, 150
+    copy_store(Store(source), target)
+    source.most = source.acts + 150
+    export_store(Store(source), tmp_path / "all.knot")
+    source.every = 0
+    import_file(filed, tmp_path / "all.knot")
+    assert source.acts >= 2
+    for store in (target, filed):
+        clean(store.backend)
+        after = dict(store.backend.runs())
+        assert all(after[run] >= rev for run, rev in before.items())
+        assert store.load("long", after[run_key("long")]) is not None
+        assert store.load("small") == Store(source).load("small")
+    assert copy_store(Store(source), target, follow=True).caught_up
+    assert contents(target.backend).means(contents(source))
 
 
 def test_a_copy_takes_no_backend_beyond_its_contract(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ __all__ = ["Landing", "Meaning", "Progress", "Sent", "Sink", "Source", "Standing
 _PAGE: Final = 500
 _ROUNDS: Final = 8
 """How often a copy goes after what was written meanwhile: a source that never rests must not hold it for ever."""
+_FURTHER: Final = 8
 _AHEAD: Final = 32
 _AHEAD_BYTES: Final = 4 << 20
 _OBJECTS: Final = 64
@@ -129,6 +130,8 @@ class Source:
         self._mean = _AHEAD_BYTES // _AHEAD
         # Runs of which an entry was dropped between its listing and its reading.
         self._torn: set[bytes] = set()
+        # Runs that were poured with a drop that the source had not when it was first looked at.
+        self._cut: set[bytes] = set()
 
     def runs(self) -> Iterator[tuple[bytes, int]]:
         """Keys and heads."""
@@ -160,26 +163,56 @@ class Source:
 
         What was committed before the call is certainly poured.
         """
-        beyond: int | None = None
-        start: int | None = None
-        caught_up = False
-        for _ in range(_ROUNDS):
-            newest = self.backend.find(limit=1)
-            end = newest[0].cursor if newest else None
-            start = end if start is None else start
-            if end is None or start is None or (beyond is not None and end <= beyond):
-                caught_up = True
-                break
-            for entry in self._entries(beyond, end):
-                if entry.run not in self._ended:
-                    save = self._looked(sink, entry, late=entry.cursor > start)
-                    if save is not None:
-                        sink.put(save)
-            beyond = end
+        start = beyond = self._newest(None)
+        caught_up = beyond is None
+        if beyond is not None and start is not None:
+            self._pass(sink, self._entries(None, beyond), start)
+            for _ in range(_ROUNDS):
+                end = self._newest(None) or beyond
+                caught_up = end <= beyond
+                if caught_up:
+                    break
+                self._pass(sink, self._entries(beyond, end), start)
+                beyond = end
+            self._explained(sink, beyond, start)
         for run in self._runs if self._runs is not None else (run for run, _ in self.runs()):
             for attach in self._attached(run):
                 sink.put(attach)
         return caught_up
+
+    def _newest(self, run: bytes | None) -> int | None:
+        newest = self.backend.find(run=run, limit=1)
+        return newest[0].cursor if newest else None
+
+    def _pass(self, sink: Sink, entries: Iterable[Entry], start: int) -> None:
+        for entry in entries:
+            if entry.run not in self._ended:
+                save = self._looked(sink, entry, late=entry.cursor > start)
+                if save is not None:
+                    sink.put(save)
+
+    def _explained(self, sink: Sink, beyond: int, start: int) -> None:
+        """What was dropped beside us was dropped by an entry that may not have been poured yet: without it, the rest
+        of its run looks as if it had lost its beginning. Such runs are followed some way further; so is one whose
+        only entry was another whenever it was to be read.
+        """
+        reached: dict[bytes, int] = {}
+        for _ in range(_FURTHER):
+            behind = self._cut | self._torn
+            if not behind:
+                return
+            self._cut = set()
+            for run in behind:
+                head = self.backend.head(run)
+                if head is None or head.cursor <= reached.get(run, beyond):
+                    continue
+                if (oldest(self.backend, run) or 0) >= head.rev:
+                    # It stands alone, and was read in one step.
+                    self._ahead[run, head.rev] = head
+                    self._pass(sink, (head,), start)
+                else:
+                    self._pass(sink, self._listed(run, reached.get(run, beyond), head.cursor, _PAGE), start)
+                reached[run] = head.cursor
 
     def _looked(self, sink: Sink, entry: Entry, *, late: bool) -> Save | None:
         """What the sink is to be given of this entry; None when it has it, or must not have it."""
@@ -253,6 +286,7 @@ class Source:
             drop = min(oldest(self.backend, entry.run) or 0, entry.rev)
             if drop:
                 self._known.clear()
+                self._cut.add(entry.run)
         if sent.seal is not None and sent.seal > entry.rev:
             self._waiting.setdefault((entry.run, sent.seal), []).append(entry.rev)
         if len(self._known) > _KNOWN:

@@ -14,6 +14,8 @@ from knotline.codec.frames import (
     close_piece,
     dictionary_compressor,
     digest,
+    digest_front,
+    digest_piece,
     links_of,
     make_dictionary,
     open_piece,
@@ -22,7 +24,7 @@ from knotline.codec.frames import (
 )
 from knotline.codec.freeze import freeze, thaw
 from knotline.codec.frozen import FrozenDict, FrozenList, identical, strictly
-from knotline.codec.heads import PREV, check_body, close_head, open_head
+from knotline.codec.heads import PREV, check_body, check_piece, close_head, open_head
 from knotline.codec.private import is_leaf, private, show_path
 from knotline.codec.reading import decode, public
 from knotline.codec.types import serializable
@@ -40,11 +42,14 @@ __all__ = [
     "OddDict",
     "OddStr",
     "check_body",
+    "check_piece",
     "close_head",
     "close_piece",
     "decode",
     "dictionary_compressor",
     "digest",
+    "digest_front",
+    "digest_piece",
     "encode",
     "exact",
     "fits",

@@ -23,7 +23,18 @@ elif sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = ["ID", "MAX_PIECE", "close_piece", "digest", "links_of", "open_piece", "recast_piece", "seal_of"]
+__all__ = [
+    "ID",
+    "MAX_PIECE",
+    "close_piece",
+    "digest",
+    "digest_front",
+    "digest_piece",
+    "links_of",
+    "open_piece",
+    "recast_piece",
+    "seal_of",
+]
 
 ID: Final = 16
 """Length of ids and hashes: 128 bits of blake3."""
@@ -41,8 +52,8 @@ _NO_LINKS: Final = b"\0\0\0"
 _WORTH: Final = 96
 """Payloads shorter than this are not worth a compressor's call."""
 
-_DICTIONARY: Final = 8
-"""What zstd asks of a dictionary."""
+_STEP: Final = 1 << 18
+_BEGINNING: Final = 1 << 10
 
 _local = threading.local()
 
@@ -128,6 +139,56 @@ def seal_of(stored: bytes) -> int | None:
     """The revision whose seal a recast piece needs."""
     at = 3 + ID * int.from_bytes(stored[:3], "big")
     return int.from_bytes(stored[at + 5 : at + 9], "big") if stored[at : at + 1] == b"\x02" else None
+
+
+def digest_piece(
+    stored: bytes,
+    what: str,
+    front: Callable[[list[bytes], int], bytes],
+    *,
+    seal: Callable[[int], Any] | None = None,
+) -> tuple[list[bytes], bytes, bytes]:
+    """Links, digest and the beginning of the payload of a piece that nobody vouches for.
+
+    However much it opens to, little of that is held at a time. `front` gives what is digested before the payload.
+    """
+    links = links_of(stored, what)
+    at = 3 + ID * len(links)
+    kind = stored[at]
+    if kind == _RAW:
+        payload = stored[at + 1 :]
+        return links, blake3(front(links, len(payload)) + payload).digest(ID), payload[:_BEGINNING]
+    dictionary: Any = None
+    small = at + 5
+    if kind == _AFTER and seal is not None:
+        small = at + 9
+        dictionary = seal(int.from_bytes(stored[at + 5 : small], "big"))
+    elif kind != _ZSTD:
+        raise UnknownFormat(what, found=kind)
+    size = int.from_bytes(stored[at + 1 : at + 5], "big")
+    hashed = blake3(front(links, size))
+    given, beginning = 0, b""
+    try:
+        machine = zstd.ZstdDecompressor(zstd_dict=dictionary)
+        part = machine.decompress(stored[small:], max_length=_STEP)
+        while part or not (machine.eof or machine.needs_input):
+            given += len(part)
+            beginning = beginning or part[:_BEGINNING]
+            hashed.update(part)
+            if machine.eof or given > size:
+                break
+            part = machine.decompress(b"", max_length=_STEP)
+    except (zstd.ZstdError, EOFError, ValueError) as error:
+        raise Damaged(what, why="its compressed bytes do not open") from error
+    if given != size or not machine.eof or machine.unused_data:
+        raise Damaged(what, why="its compressed bytes do not have the declared length")
+    return links, hashed.digest(ID), beginning
+
+
+def digest_front(kind: bytes, *parts: bytes, size: int) -> bytes:
+    """What `digest` hashes before its last part, of which only the size is known."""
+    sizes = [*map(len, parts), size]
+    return kind + b"".join([each.to_bytes(5, "big") for each in sizes]) + b"".join(parts)
 
 
 def make_dictionary(content: bytes) -> Any:

@@ -7,17 +7,18 @@ trusted without reading bodies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from knotline.codec.forms import exact
-from knotline.codec.frames import ID, digest
+from knotline.codec.frames import ID, digest, digest_front, digest_piece
 from knotline.codec.private import private
 from knotline.codec.reading import decode
 from knotline.codec.values import encode
 from knotline.errors import Damaged, UnknownFormat
 from knotline.records import NOWHERE, OPS, Header
 
-__all__ = ["PREV", "check_body", "close_head", "open_head"]
+__all__ = ["PREV", "check_body", "check_piece", "close_head", "open_head"]
 
 PREV: Final = 8
 _VERSION: Final = b"\x01"
@@ -97,3 +98,18 @@ def _absolute(rev: int, relative: int) -> int:
 def check_body(header: Header, head: bytes, key: bytes, links: bytes, body: bytes) -> None:
     if _entry_hash(key, header.rev, head[_FRONT:], links, body) != header.hash:
         raise Damaged(f"entry {header.run!r} at {header.rev}", why="its bytes do not match their hash")
+
+
+def check_piece(
+    entry_head: bytes, key: bytes, run: str, rev: int, stored: bytes, *, seal: Callable[[int], Any]
+) -> tuple[Header, list[bytes], bytes]:
+    """An entry that nobody vouches for: its header, its links and the beginning of its body's payload."""
+    header = open_head(entry_head, run, rev)
+
+    def front(links: list[bytes], size: int) -> bytes:
+        return digest_front(b"ent", key, rev.to_bytes(4, "big"), entry_head[_FRONT:], b"".join(links), size=size)
+
+    links, found, beginning = digest_piece(stored, f"body of {run!r} at {rev}", front, seal=seal)
+    if found != header.hash:
+        raise Damaged(f"entry {run!r} at {rev}", why="its bytes do not match their hash")
+    return header, links, beginning

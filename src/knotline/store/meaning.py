@@ -9,16 +9,26 @@ from typing import Final
 
 from knotline.backends import Attachment, Backend, Entry
 from knotline.backends.copying import Sent
-from knotline.codec import PREV, close_piece, links_of, make_dictionary, open_head, open_piece, seal_of
+from knotline.codec import (
+    PREV,
+    check_piece,
+    close_piece,
+    digest_front,
+    digest_piece,
+    make_dictionary,
+    open_head,
+    open_piece,
+    seal_of,
+)
 from knotline.codec.bodies import Fork, Root, open_body
-from knotline.errors import Damaged, UnknownFormat
+from knotline.errors import Damaged, UnknownFormat, Unstorable
 from knotline.records import Header
 from knotline.store.log import check_attachment
 from knotline.store.names import document_key, document_name, is_run, label_token, run_key, run_name
 from knotline.store.reading import Reader, Sight
-from knotline.store.seal import fetch, object_id
+from knotline.store.seal import fetch
 
-__all__ = ["StoreMeaning", "checked_name"]
+__all__ = ["StoreMeaning", "checked_name", "floor_of"]
 
 _PRUNES: Final = label_token("op=pin")
 _PAGE: Final = 100
@@ -34,7 +44,7 @@ def checked_name(key: bytes) -> str:
         name = run_name(key)
         said = document_name(key)
         sound = key == (run_key(name) if is_run(key) else b"" if said is None else document_key(*said))
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, Unstorable):
         sound, name = False, ""
     if not sound:
         raise UnknownFormat("key of a run", found=key[:32].hex())
@@ -61,12 +71,12 @@ class StoreMeaning:
 
     def begins(self, run: bytes, rev: int, head: bytes) -> None:
         """Only a prune (or a delete, or a newer document) says that what was below is not missing."""
-        if _floor(open_head(head, run_name(run), rev)) >= rev:
+        if floor_of(open_head(head, run_name(run), rev)) >= rev:
             return
         beyond: int | None = None
         while page := self._backend.find((_PRUNES,), run=run, beyond=beyond, limit=_PAGE):
             for entry in page:
-                if _floor(open_head(entry.head, run_name(run), entry.rev)) >= rev:
+                if floor_of(open_head(entry.head, run_name(run), entry.rev)) >= rev:
                     return
             beyond = page[-1].cursor
         raise Damaged(f"run {run_name(run)!r}", why=f"its entries before {rev} are missing")
@@ -79,16 +89,30 @@ class StoreMeaning:
         stored = entry.body or b""
         seal = seal_of(stored)
         opened = self._reader.open(entry, None if seal is None else self._sight(entry.run, seal))
-        header = opened.header
-        last, prev = self._before.get(entry.run, (-1, b""))
-        if last + 1 == entry.rev and last >= 0 and header.prev != prev:
-            raise Damaged(f"entry {header.run!r} at {entry.rev}", why="it does not follow the entry before it")
-        if entry.rev > last:
-            self._before[entry.run] = (entry.rev, header.hash[:PREV])
+        self._chained(entry.run, opened.header)
         if seal is not None:
             stored = close_piece(opened.links, opened.payload)
         body = opened.body
         return Sent(stored, opened.links, seal, (body.origin, body.rev) if isinstance(body, Fork) else None)
+
+    def arrival(self, entry: Entry) -> Sent:
+        """As `entry`, of one that nobody vouches for: little is held of what its body opens to."""
+
+        def dictionary(seal: int) -> object:
+            return self._sight(entry.run, seal).dictionaries.get((entry.run, seal))
+
+        name, stored = run_name(entry.run), entry.body or b""
+        header, links, beginning = check_piece(entry.head, entry.run, name, entry.rev, stored, seal=dictionary)
+        self._chained(entry.run, header)
+        body = open_body(beginning, f"body of {name!r} at {entry.rev}")
+        return Sent(stored, links, seal_of(stored), (body.origin, body.rev) if isinstance(body, Fork) else None)
+
+    def _chained(self, run: bytes, header: Header) -> None:
+        last, prev = self._before.get(run, (-1, b""))
+        if last + 1 == header.rev and last >= 0 and header.prev != prev:
+            raise Damaged(f"entry {header.run!r} at {header.rev}", why="it does not follow the entry before it")
+        if header.rev > last:
+            self._before[run] = (header.rev, header.hash[:PREV])
 
     def _sight(self, run: bytes, seal: int) -> Sight:
         """What is needed to read what one seal recast: the same for all of its entries, and then never again."""
@@ -122,14 +146,10 @@ class StoreMeaning:
             raise Damaged(f"entry {run_name(run)!r} at {rev}", why="it recasts by next to nothing")
         sight.dictionaries[run, rev] = make_dictionary(content)
 
-    def linked(self, oid: bytes, stored: bytes) -> list[bytes]:
-        """Of an object that was checked."""
-        return links_of(stored, f"object {oid.hex()}")
-
     def links(self, oid: bytes, stored: bytes) -> list[bytes]:
         what = f"object {oid.hex()}"
-        links, payload = open_piece(stored, what)
-        if object_id(b"".join(links), payload) != oid:
+        links, found, _ = digest_piece(stored, what, _object_front)
+        if found != oid:
             raise Damaged(what, why="its bytes do not match its id")
         return links
 
@@ -137,7 +157,11 @@ class StoreMeaning:
         check_attachment(run, found)
 
 
-def _floor(header: Header) -> int:
+def _object_front(links: list[bytes], size: int) -> bytes:
+    return digest_front(b"obj", b"".join(links), size=size)
+
+
+def floor_of(header: Header) -> int:
     """Below which revision this entry dropped everything."""
     if header.op == "document":
         return header.rev

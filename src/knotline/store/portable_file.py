@@ -17,11 +17,11 @@ from typing import BinaryIO, Final
 from knotline.backends import Attach, Attachment, Backend, Entry, MemoryBackend, Save, Write
 from knotline.backends.copying import Landing, Progress, Standing, weight
 from knotline.backends.keys import KeySource, as_sources
-from knotline.codec import seal_of
+from knotline.codec import links_of, open_head, seal_of
 from knotline.errors import Damaged, NotFound, Unavailable, Unsupported
 from knotline.store.check import Damage
 from knotline.store.log import Store
-from knotline.store.meaning import StoreMeaning
+from knotline.store.meaning import StoreMeaning, checked_name, floor_of
 from knotline.store.moving import Moved, followed, landed, source_of, with_origins
 from knotline.store.names import run_name
 from knotline.store.portable import Piece, Record, Tally, Writer, records
@@ -107,14 +107,16 @@ def _receive(
     meaning = StoreMeaning(into)
     standing = Standing(into, meaning, follow=followed(follow=follow))
     said = Tally()
+    ledger = _Ledger()
     for record in records(stream, sources, what):
         if isinstance(record, Save):
-            meaning.name(record.run)
+            ledger.see(record)
             standing.see(record.run, record.rev, record.head)
         elif isinstance(record, Attach):
             meaning.name(record.run)
         elif isinstance(record, Tally):
             said = record
+    ledger.close()
     standing.settle()
     stream.seek(0)
     landing = Landing(into, standing, meaning, progress=progress, total=said.entries)
@@ -137,6 +139,7 @@ class _Filing:
         self._total = total
         self.runs: set[bytes] = set()
         self.bytes = 0
+        self.ledger = _Ledger()
 
     def wants(self, run: bytes, rev: int, head: bytes) -> bool:  # noqa: ARG002 - all of it
         return True
@@ -144,6 +147,7 @@ class _Filing:
     def put(self, write: Write) -> None:
         if isinstance(write, Save):
             self.runs.add(write.run)
+            self.ledger.see(write)
             for oid, stored in write.objects:
                 self._writer.put(Piece(oid, stored))
         self._writer.put(write)
@@ -171,6 +175,12 @@ def _export(
         writer = Writer(stream, sources, f"file {os.fspath(path)!r}")
         filing = _Filing(writer, progress, total)
         caught_up = pouring.pour(filing)
+        try:
+            filing.ledger.close()
+        except Damaged as error:
+            # The source had an answer when it was asked; what it is comes later than this file could follow.
+            why = "it was pruned faster than it could be read; try again, or stop its writers"
+            raise Unavailable(store.backend.name, why=why) from error
         writer.finish()
     tally = writer.tally
     return Moved(
@@ -231,6 +241,28 @@ def _reading(path: AnyPath) -> Generator[BinaryIO]:
         raise Unavailable(f"file {os.fspath(path)!r}", why=error.strerror or type(error).__name__) from error
 
 
+class _Ledger:
+    """Is what comes by a log for every run: no hole in it, and no beginning that nothing dropped?"""
+
+    def __init__(self) -> None:
+        self._runs: dict[bytes, tuple[int, int, int]] = {}
+
+    def see(self, save: Save) -> None:
+        name = checked_name(save.run)
+        floor = floor_of(open_head(save.head, name, save.rev))
+        first, last, below = self._runs.get(save.run, (save.rev, save.rev - 1, 0))
+        if save.rev != last + 1:
+            if save.rev <= last or save.drop != save.rev:
+                raise Damaged(f"entry {name!r} at {last + 1}", why="it is missing")
+            first = save.rev
+        self._runs[save.run] = (max(first, save.drop), save.rev, max(below, floor))
+
+    def close(self) -> None:
+        for run, (first, _, floor) in self._runs.items():
+            if first > floor:
+                raise Damaged(f"run {run_name(run)!r}", why=f"its entries before {first} are missing")
+
+
 class _Reception:
     """Makes writes of records: what the target lacks, each piece held against its hash, each entry with all that it
     leads to.
@@ -283,10 +315,10 @@ class _Reception:
         what = f"entry {run_name(save.run)!r} at {save.rev}"
         if seal_of(save.body) is not None:
             raise Damaged(what, why="it needs what comes after it")
-        sent = self._meaning.entry(Entry(save.run, save.rev, save.head, save.body, 0))
+        sent = self._meaning.arrival(Entry(save.run, save.rev, save.head, save.body, 0))
         wanted = dict.fromkeys(sent.links)
         for oid, stored in objects.items():
-            wanted.update(dict.fromkeys(self._meaning.linked(oid, stored)))
+            wanted.update(dict.fromkeys(links_of(stored, oid.hex())))
         self._find([oid for oid in wanted if oid not in objects and oid not in self._known])
         self._known.update(objects)
         if sent.origin is not None:
@@ -317,6 +349,6 @@ class _Reception:
             if body is not None:
                 if seal_of(body) != save.rev:
                     raise Damaged(f"entry {run_name(save.run)!r} at {entry.rev}", why="its seal is another")
-                self._meaning.entry(replace(entry, body=body))
+                self._meaning.arrival(replace(entry, body=body))
                 recast.append((entry.rev, body))
         return tuple(recast)
