@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,8 +22,7 @@ from typing import Any
 
 import apsw
 
-from knotline import Gate, SqliteBackend, Store, freeze, verify
-from knotline.backends import EncryptedBackend
+from knotline import Gate, SqliteBackend, Store, copy_store, export_store, freeze, import_file, verify
 
 MESSAGE = 500
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=2 + n % 8)) for n in range(4000)]
@@ -451,6 +451,52 @@ def check() -> None:
             say("verify, objects of 8 MB", f"{report.bytes / took / 1e6:,.0f} MB/s", ">= 200 MB/s")
 
 
+def moving() -> None:
+    """Copy, export and import of 1 MB states, beside a plain copy of the same file with an fsync."""
+    source = random.Random(8)
+    key = source.randbytes(32)
+    with folder() as place, Store(SqliteBackend(place / "of.db")) as store:
+        for n in range(96):
+            store.append(f"r{n % 4}", {"n": n, "blob": source.randbytes(1 << 20)}, sync=False)
+        store.backend.compact()
+        size = total(place / "of.db")
+        rounds: dict[str, list[float]] = {}
+
+        def bare(n: int) -> None:
+            with open(place / "of.db", "rb") as one, open(place / f"bare-{n}", "wb") as other:
+                shutil.copyfileobj(one, other, 1 << 20)
+                other.flush()
+                os.fsync(other.fileno())
+
+        def copied(n: int) -> None:
+            with Store(SqliteBackend(place / f"copy-{n}.db")) as target:
+                copy_store(store, target)
+
+        def imported(n: int, name: str, **more: Any) -> None:
+            with Store(SqliteBackend(place / f"{name}-{n}.db")) as target:
+                import_file(target, place / f"{name}-{n}.knot", **more)
+
+        ways: dict[str, Callable[[int], Any]] = {
+            "a plain copy of the file": bare,
+            "copy, SQLite to SQLite": copied,
+            "export": lambda n: export_store(store, place / f"all-{n}.knot"),
+            "import": lambda n: imported(n, "all"),
+            "export, encrypted": lambda n: export_store(store, place / f"sealed-{n}.knot", key=key),
+            "import, encrypted": lambda n: imported(n, "sealed", key=key),
+        }
+        for n in range(4):
+            for what, way in ways.items():
+                rounds.setdefault(what, []).append(clocked(lambda way=way, n=n: way(n)))
+            for file in place.iterdir():
+                if not file.name.startswith("of.db"):
+                    file.unlink()
+        floor = statistics.median(rounds["a plain copy of the file"][1:])
+        for what, took in rounds.items():
+            middle = statistics.median(took[1:])
+            asked = "" if what.startswith("a plain") else ">= 50 MB/s"
+            say(what, f"{size / middle / 1e6:,.0f} MB/s  {middle / floor:.1f}x", asked)
+
+
 PARTS = {
     "save": save,
     "concurrent": concurrent,
@@ -461,7 +507,7 @@ PARTS = {
     "fork": fork,
     "page": page,
     "check": check,
-    "files": files,
+    "moving": moving,
     "peer": peer,
 }
 
