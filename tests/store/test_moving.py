@@ -313,6 +313,10 @@ def test_the_rest_of_a_damaged_store(tmp_path: Path, kind: str) -> None:
         broken = {run_key(name) for name in ("long", "fork", "fork of fork")}
         assert {key for key, _ in lost} <= broken
         assert bool(lost) == (kind not in ("attachment", "chain"))
+        ends = [rev for run, rev in lost if run == run_key("long")]
+        attached = [each.rev for each, _ in store.attachments("long")]
+        after = 71 if kind == "chain" else min(ends, default=100)
+        assert attached == [rev for rev in (3, 69, 75) if rev < after and (rev, kind) != (3, "attachment")]
         assert store.load("small") == source.load("small")
     assert contents(target.backend) == contents(filed.backend)
     told = " ".join(each.what for each in moved.damage)

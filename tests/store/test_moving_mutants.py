@@ -12,7 +12,8 @@ import pytest
 from tests.store.houses import KEY, clean, contents, cottage, cut_log, strict_target
 
 from knotline.backends import Attachment, Entry, MemoryBackend, Outcome, Save, Write
-from knotline.backends.copying import Landing, Sent, Source, Standing
+from knotline.backends.copying import Sent, Source
+from knotline.backends.copying_landing import Landing, Standing
 from knotline.codec import digest, links_of, open_piece, seal_of
 from knotline.errors import Conflict, Damaged, Error, Unavailable, UnknownFormat
 from knotline.store import Store, copy_store, decode_file, export_run, export_store, import_file, portable_file

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from knotline.backends.contract import Attachment, Entry
-from knotline.backends.copying import Landing, Sent, Source, Standing
+from knotline.backends.copying import Sent, Source
+from knotline.backends.copying_landing import Landing, Standing
 from knotline.errors import Conflict, Unavailable
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from knotline.backends.copying import Landing, Progress, Source, Standing
+from knotline.backends.copying import Progress, Source
+from knotline.backends.copying_landing import Landing, Standing
 from knotline.codec import open_head
 from knotline.codec.bodies import Fork
 from knotline.errors import Error, NotFound
@@ -118,8 +119,9 @@ def source_of(store: Store, meaning: StoreMeaning, keys: list[bytes] | None, los
     if lost is None:
         return Source(store.backend, meaning, keys)
 
-    def damaged(run: bytes, rev: int, error: Error) -> None:
-        lost.append(Damage(f"run {run_name(run)!r} from {rev} on", str(error)))
+    def damaged(run: bytes, rev: int | None, error: Error) -> None:
+        name = f"run {run_name(run)!r}"
+        lost.append(Damage(f"attachments of {name}" if rev is None else f"{name} from {rev} on", str(error)))
 
     return Source(store.backend, meaning, keys, damaged=damaged)
 

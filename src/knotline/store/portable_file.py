@@ -6,6 +6,7 @@ The file appears whole or not at all; it is read and checked whole before anythi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from knotline.backends import Attach, Attachment, Backend, Entry, MemoryBackend, Save, Write
-from knotline.backends.copying import Landing, Progress, Standing, weight
+from knotline.backends.copying import Progress
+from knotline.backends.copying_landing import Landing, Standing, weight
 from knotline.backends.keys import KeySource, as_sources
 from knotline.codec import links_of, open_head, seal_of
 from knotline.errors import Damaged, NotFound, Unavailable, Unsupported
@@ -32,6 +34,7 @@ _CARRIED: Final = 256 << 20
 _BUFFER: Final = 1 << 20
 _KNOWN: Final = 1 << 19
 _OBJECTS: Final = 64
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 Keys = KeySource | Sequence[KeySource] | bytes
 AnyPath = str | os.PathLike[str]
@@ -211,8 +214,7 @@ def _writing(path: Path, *, overwrite: bool) -> Generator[BinaryIO]:
             if overwrite:
                 os.replace(beside, path)
             else:
-                # Unlike a rename this does not take the place of a file that appeared meanwhile.
-                os.link(beside, path)
+                _link(beside, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(beside)
@@ -225,6 +227,17 @@ def _writing(path: Path, *, overwrite: bool) -> Generator[BinaryIO]:
         raise there from error
     except OSError as error:
         raise Unavailable(f"file {str(path)!r}", why=error.strerror or type(error).__name__) from error
+
+
+def _link(beside: Path, path: Path) -> None:
+    """Unlike a rename this does not take the place of a file that appeared meanwhile."""
+    try:
+        os.link(beside, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        why = "its file system has no hard links, by which no file is lost that appears meanwhile; `overwrite` it"
+        raise Unavailable(f"file {str(path)!r}", why=why) from error
 
 
 # -- out of a file -----------------------------------------------------------------------------------------
