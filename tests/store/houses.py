@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.checkpoint.strangers import DictStorage
+
 from knotline.backends import Backend, EncryptedBackend, MemoryBackend, SqliteBackend
+from knotline.checkpoint import AdapterBackend
 from knotline.codec import open_piece, seal_of
 from knotline.store import Store, verify
 from knotline.store.log import open_attachment
@@ -24,7 +27,7 @@ PLACES: dict[str, Callable[[Path, str], Backend]] = {
     "memory": lambda _, __: MemoryBackend(),
     "sqlite": lambda folder, name: SqliteBackend(folder / f"{name}.db"),
     "encrypted": lambda folder, name: EncryptedBackend(SqliteBackend(folder / f"{name}-sealed.db"), KEY),
-    "encrypted memory": lambda _, __: EncryptedBackend(MemoryBackend(), KEY),
+    "four methods": lambda _, __: AdapterBackend(DictStorage()),
 }
 
 

@@ -26,6 +26,8 @@ from knotline.store import Store, copy_store, export_run, export_store, import_f
 from knotline.store.names import run_key
 from knotline.testing import RawOracle, StrictBackend
 
+PLAIN = "four methods"
+"""It leaves bodies as they are: recasts are a kindness."""
 places = pytest.mark.parametrize("to", PLACES)
 
 
@@ -34,9 +36,11 @@ places = pytest.mark.parametrize("to", PLACES)
 def test_any_store_into_any_other(tmp_path: Path, of: str, to: str) -> None:
     with house(PLACES[of](tmp_path, "of")) as source, Store(PLACES[to](tmp_path, "to")) as target:
         before = contents(source.backend)
-        assert recast_bodies(before) >= 30
+        assert recast_bodies(before) >= 30 or of == PLAIN
         moved = copy_store(source, target)
-        assert contents(target.backend) == before == contents(source.backend)
+        after = contents(target.backend)
+        assert after == before or (to == PLAIN and after.means(before) and after.order == before.order)
+        assert contents(source.backend) == before
         assert (moved.entries, moved.objects, moved.present) == (len(before.order), len(before.objects), 0)
         assert moved.caught_up
         clean(target.backend)
@@ -48,7 +52,7 @@ def test_any_store_into_any_other(tmp_path: Path, of: str, to: str) -> None:
         ]
         again = copy_store(source, target)
         assert (again.entries, again.present) == (0, len(before.order))
-        assert contents(target.backend) == before
+        assert contents(target.backend) == after
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -59,10 +63,12 @@ def test_any_store_through_a_file(tmp_path: Path, to: str, key: bytes | None) ->
         export_store(source, tmp_path / "all.knot", key=key)
         moved = import_file(target, tmp_path / "all.knot", key=key)
         assert moved.entries == len(before.order)
-        assert contents(target.backend) == before == contents(source.backend)
+        after = contents(target.backend)
+        assert after == before or (to == PLAIN and after.means(before) and after.order == before.order)
+        assert contents(source.backend) == before
         clean(target.backend)
         assert import_file(target, tmp_path / "all.knot", key=key).entries == 0
-        assert contents(target.backend) == before
+        assert contents(target.backend) == after
 
 
 def test_a_moved_store_goes_on(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import io
 import os
 import random
 import struct
+import sys
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -295,10 +297,41 @@ def test_noise() -> None:
     assert done >= 500
 
 
-def read_parts() -> list[Piece | Save | Attach]:
-    import tempfile
+_watching: list[list[str]] = []
 
-    with tempfile.TemporaryDirectory() as folder:
+
+def _watch(event: str, args: tuple[Any, ...]) -> None:
+    if _watching and event.split(".", maxsplit=1)[0] in ("import", "exec", "compile", "subprocess", "os", "socket"):
+        _watching[-1].append(f"{event} {args}")
+
+
+def test_decoding_runs_nothing(tmp_path: Path) -> None:
+    """No import, no code, no process, no file: an audit hook sees it all, and cannot be taken away again."""
+    good = [(exported(house(), tmp_path), ()), (exported(house(), tmp_path, KEY), KEY)]
+    bad = [(data, ()) for _, data in hostile()]
+    for data, key in good:
+        decode_file(data, key=key)
+    sys.addaudithook(_watch)
+    seen: list[str] = []
+    _watching.append(seen)
+    try:
+        for data, key in good:
+            decode_file(data, key=key)
+        refused = sum(is_refused(data) for data, _ in bad)
+    finally:
+        _watching.clear()
+    assert refused == len(bad)
+    assert seen == []
+    _watching.append(seen)
+    try:
+        compile("1", "planted", "eval")
+    finally:
+        _watching.clear()
+    assert len(seen) == 1, "the hook saw nothing at all"
+
+
+def read_parts() -> list[Piece | Save | Attach]:
+    with TemporaryDirectory() as folder:
         found = read(exported(tiny(), Path(folder)))
     return [record for record in found if not isinstance(record, Tally)]
 
