@@ -336,7 +336,7 @@ class Source:
         hi = rev - 1
         while hi >= 0:
             lo = max(hi - _WINDOW + 1, 0)
-            seals = [(entry.rev, self.meaning.entry(entry).seal) for entry in self.backend.entries(run, lo, hi)]
+            seals = [(entry.rev, self._seal(entry)) for entry in self.backend.entries(run, lo, hi)]
             waiting = [(old, seal) for old, seal in seals if seal is not None and seal >= rev]
             if not waiting:
                 return
@@ -350,7 +350,14 @@ class Source:
         if not revs:
             return ()
         there = [entry for entry in self.backend.entries(run, min(revs), max(revs)) if entry.rev in revs]
-        return tuple((each.rev, each.body or b"") for each in there if self.meaning.entry(each).seal == seal)
+        return tuple((each.rev, each.body or b"") for each in there if self._seal(each) == seal)
+
+    def _seal(self, entry: Entry) -> int | None:
+        """Of an entry that the sink has: should it be damaged by now, nothing is taken from it."""
+        try:
+            return self.meaning.entry(entry).seal
+        except _UNREADABLE:
+            return None
 
     def _attached(self, run: bytes) -> Iterator[Attach]:
         head, lo = self.backend.head(run), oldest(self.backend, run)
