@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
+import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from knotline.testing import FaultyBackend, Plan
 
 Kind = Literal["before", "after", "partial"]
 SOAK = os.environ.get("KNOTLINE_PROFILE") == "soak"
+build = house if SOAK else cottage
 kinds = pytest.mark.parametrize("kind", ["before", "after", "partial"])
 
 
@@ -41,7 +44,7 @@ def half_clean(backend: Backend) -> None:
 
 def _every(kind: Kind, way: str, target: Callable[[], tuple[Backend, Backend]], move: Callable[[Store], Any]) -> int:
     """`target` gives what is written to and what it leaves; a fault at each of its calls, until there is none."""
-    whole = contents(cottage().backend)
+    whole = contents(build().backend)
     injected = 0
     for at in itertools.count(1, 1):
         live, inner = target()
@@ -78,24 +81,24 @@ def _sealed() -> tuple[Backend, Backend]:
 
 @kinds
 def test_a_fault_at_every_call_of_the_target(kind: Kind) -> None:
-    source = cottage()
+    source = build()
     assert _every(kind, "copy", _memory, lambda target: copy_store(source, target)) >= 40
 
 
 def test_a_fault_at_every_call_of_an_encrypted_target() -> None:
-    source = cottage()
+    source = build()
     assert _every("after", "sealed copy", _sealed, lambda target: copy_store(source, target)) >= 15
 
 
 @kinds
 def test_a_fault_at_every_call_of_an_import(tmp_path: Path, kind: Kind) -> None:
-    export_store(cottage(), tmp_path / "all.knot")
+    export_store(build(), tmp_path / "all.knot")
     assert _every(kind, "import", _memory, lambda target: import_file(target, tmp_path / "all.knot")) >= 40
 
 
 @pytest.mark.parametrize("way", ["copy", "export"])
 def test_a_fault_at_every_call_of_the_source(tmp_path: Path, way: str) -> None:
-    source = cottage()
+    source = build()
     whole = contents(source.backend)
     injected = 0
     for at in itertools.count(1):
@@ -123,7 +126,7 @@ def test_a_fault_at_every_call_of_the_source(tmp_path: Path, way: str) -> None:
 
 
 def test_a_target_that_stays_broken() -> None:
-    source = cottage()
+    source = build()
     whole = contents(source.backend)
     target = MemoryBackend()
     done = injected = 0
@@ -194,6 +197,34 @@ def test_a_fault_at_every_call_of_the_system(
     import_file(Store(MemoryBackend()), path)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_medium_that_is_full(tmp_path: Path, overwrite: bool) -> None:
+    """At every so many bytes the system takes no more."""
+    many = Store(MemoryBackend())
+    for n in range(3):
+        many.append("r", {"n": n, "blob": random.Random(n).randbytes(700_000)})
+    path = tmp_path / "all.knot"
+    export_store(many, path)
+    size = path.stat().st_size
+    struck = 0
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (*range(0, size, 150_000 if not SOAK else 9_973), size - 1):
+        if not overwrite:
+            path.unlink(missing_ok=True)
+        before = path.read_bytes() if overwrite else b""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard[1]))
+        try:
+            with pytest.raises(Unavailable):
+                export_store(many, path, overwrite=overwrite)
+            struck += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, hard)
+        assert [each.name for each in tmp_path.iterdir()] == (["all.knot"] if overwrite else [])
+        assert not overwrite or path.read_bytes() == before
+    count("file faults full", struck)
+    assert struck >= 10
+
+
 def test_an_export_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     for call in ("fsync", "link", "replace"):
@@ -244,7 +275,8 @@ def test_killed_and_begun_again(tmp_path: Path, way: str) -> None:
     source.close()
     kills = 0
     done = 0
-    for wait in itertools.count(3, 11 if not SOAK else 2):
+    for number in itertools.count():
+        wait = 2 + number % 4 if SOAK else 3 + 11 * number
         # Not by what it says alone: also in the middle of whatever it does next.
         with subprocess.Popen(
             [sys.executable, "-c", PROGRAM, way, str(tmp_path)], stdout=subprocess.PIPE, text=True
