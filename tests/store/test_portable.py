@@ -18,7 +18,7 @@ from tests.crash.store_scenarios import count
 from tests.store.houses import KEY, OTHER, contents, cottage, house, strict_target
 
 from knotline.backends import Attach, MemoryBackend, Save, SqliteBackend
-from knotline.backends.keys import Argon2Cost, EnvironmentKey, KeyFile, KeySource, Passphrase, RawKey
+from knotline.backends.keys import Argon2Cost, EnvironmentKey, KeyFile, KeySource, Passphrase, RawKey, Secret
 from knotline.codec import close_piece, digest
 from knotline.errors import Damaged, Error, NotFound, Tampered, Unavailable, UnknownFormat, Unsupported, WrongKey
 from knotline.store import (
@@ -374,6 +374,21 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WrongKey):
         export_store(store, tmp_path / "none.knot", key=nobody)
     assert not (tmp_path / "none.knot").exists()
+
+
+def test_a_source_is_asked_once(tmp_path: Path) -> None:
+    class Person(RawKey):
+        asked = 0
+
+        def secret(self) -> Secret:
+            self.asked += 1
+            return super().secret()
+
+    person = Person(KEY)
+    export_store(tiny(), tmp_path / "all.knot", key=person)
+    assert person.asked == 1
+    import_file(Store(MemoryBackend()), tmp_path / "all.knot", key=[EnvironmentKey("NOBODY_HAS_THIS"), person])
+    assert person.asked == 2
 
 
 def test_a_cost_that_is_read_is_bounded(tmp_path: Path) -> None:

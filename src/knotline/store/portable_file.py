@@ -27,6 +27,7 @@ from knotline.store.meaning import StoreMeaning, checked_name, floor_of
 from knotline.store.moving import Moved, followed, landed, source_of, with_origins
 from knotline.store.names import run_name
 from knotline.store.portable import Piece, Record, Tally, Writer, records
+from knotline.store.portable_seals import AskedOnce
 
 __all__ = ["decode_file", "export_run", "export_store", "import_file"]
 
@@ -81,19 +82,15 @@ def import_file(
     """
     what = f"file {os.fspath(path)!r}"
     with _reading(path) as stream:
-        return _receive(store.backend, stream, as_sources(key), what, follow=follow, progress=progress)
+        landing, _ = _receive(store.backend, stream, as_sources(key), what, follow=follow, progress=progress)
+    return landed(landing, caught_up=True, damage=())
 
 
 def decode_file(data: bytes, *, key: Keys = ()) -> Tally:
     """Read the bytes of a file as an import does, into nowhere: what it holds, or the error that an import gives."""
     into = MemoryBackend()
     try:
-        _receive(into, BytesIO(data), as_sources(key), "file", follow=False, progress=None)
-        tally = Tally()
-        for record in records(BytesIO(data), as_sources(key), "file"):
-            if isinstance(record, Tally):
-                tally = record
-        return tally
+        return _receive(into, BytesIO(data), as_sources(key), "file", follow=False, progress=None)[1]
     finally:
         into.close()
 
@@ -106,7 +103,9 @@ def _receive(
     *,
     follow: bool,
     progress: Progress | None,
-) -> Moved:
+) -> tuple[Landing, Tally]:
+    """Twice: first all of it is checked, then it is stored."""
+    sources = [AskedOnce(source) for source in sources]
     meaning = StoreMeaning(into)
     standing = Standing(into, meaning, follow=followed(follow=follow))
     said = Tally()
@@ -127,7 +126,7 @@ def _receive(
     for write in reception.writes(records(stream, sources, what)):
         landing.put(write)
     landing.finish()
-    return landed(landing, caught_up=True, damage=())
+    return landing, said
 
 
 # -- into a file -------------------------------------------------------------------------------------------

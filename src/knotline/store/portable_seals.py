@@ -23,7 +23,7 @@ from knotline.errors import Damaged, Tampered, UnknownFormat, WrongKey
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["MAGIC", "SEAL", "Seals", "fresh", "front_size", "reopened"]
+__all__ = ["MAGIC", "SEAL", "AskedOnce", "Seals", "fresh", "front_size", "reopened"]
 
 # As PNG's: what is not clean to eight bits, or changes line ends, breaks it where it is seen first.
 MAGIC: Final = b"\x89KNOT\r\n\x1a"
@@ -92,6 +92,27 @@ class _Encrypted:
             return self._sealer.decrypt(nonce, sealed, bound)
         except (ValueError, self._refused) as error:
             raise Tampered(what, why="it does not authenticate in this place") from error
+
+
+class AskedOnce:
+    """A source that is asked once however often a file is read: a command may ask a person."""
+
+    def __init__(self, source: KeySource) -> None:
+        self._source = source
+        self._found: Secret | Lacking | None = None
+
+    def secret(self) -> Secret:
+        if self._found is None:
+            try:
+                self._found = self._source.secret()
+            except Lacking as error:
+                self._found = error
+        if isinstance(self._found, Lacking):
+            raise self._found
+        return self._found
+
+    def describe(self) -> str:
+        return self._source.describe()
 
 
 def _closed_front(suite: int, rest: bytes) -> bytes:
