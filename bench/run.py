@@ -23,6 +23,8 @@ from typing import Any
 import apsw
 
 from knotline import Gate, SqliteBackend, Store, copy_store, export_store, freeze, import_file, verify
+from knotline.backends import EncryptedBackend
+from knotline.backends.files import FilesBackend
 
 MESSAGE = 500
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=2 + n % 8)) for n in range(4000)]
@@ -507,6 +509,7 @@ PARTS = {
     "fork": fork,
     "page": page,
     "check": check,
+    "files": files,
     "moving": moving,
     "peer": peer,
 }

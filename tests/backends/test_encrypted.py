@@ -12,6 +12,7 @@ import pytest
 from knotline.backends import EncryptedBackend, MemoryBackend, SqliteBackend
 from knotline.backends.contract import MAX_REV, Attach, Backend, Conflicted, Done, Failed, Outcome, Save
 from knotline.backends.encrypted_ring import RING
+from knotline.backends.files import FilesBackend
 from knotline.backends.keys import Argon2Cost, Passphrase
 from knotline.codec import open_head
 from knotline.errors import ContractBroken, Damaged, Error, Tampered, Unavailable, UnknownFormat
@@ -36,6 +37,7 @@ def over(inner: Callable[[Path, Callable[[], float]], Backend], *, persistent: b
 
 TestOverMemory = over(lambda _, clock: MemoryBackend(clock=clock))
 TestOverSqlite = over(lambda place, clock: SqliteBackend(place / "store.db", clock=clock), persistent=True)
+TestOverFiles = over(lambda place, clock: FilesBackend(place / "store", clock=clock), persistent=True)
 
 
 class TestOverAnOracleUnderStrictEyes(BackendSuite):

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from knotline.backends import files_journal
 from knotline.backends.contract import Backend
 from knotline.backends.files import FilesBackend
 from knotline.backends.files_disk import Disk
@@ -317,9 +318,9 @@ def test_a_line_of_a_writer_who_lost_is_not_believed(tmp_path: Path) -> None:
     before = b.find([1])
     b.close()
     journal = tmp_path / ".store" / "journal"
-    lines = [json.loads(line) for line in journal.read_text().split("\n") if line]
+    lines = [json.loads(line.partition(b"\t")[0]) for line in journal.read_bytes().split(b"\n") if line]
     lines[1][3] = "0" * 12
-    journal.write_text("".join(f"\n{json.dumps(line)}\n" for line in lines))
+    journal.write_bytes(b"".join(map(files_journal._closed, lines)))
     for ask in (lambda b: b.find([1]), lambda b: b.entries(b"r", 0, 9)[::-1]):
         b = FilesBackend(tmp_path)
         assert [(e.rev, e.head) for e in ask(b)] == [(e.rev, e.head) for e in before]

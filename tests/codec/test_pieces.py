@@ -68,14 +68,14 @@ def test_a_recast_piece() -> None:
     assert small is not None
     assert len(small) < len(plain) // 10
     assert seal_of(small) == 7
-    dictionary = make_dictionary(payload * 2)
+    dictionary = make_dictionary(payload * 2, "seal")
     links, found, beginning = digest_piece(small, "piece", front, seal=lambda rev: dictionary if rev == 7 else None)
     assert (links, beginning) == ([bytes(16)], payload[:1024])
     assert found == digest(b"obj", bytes(16), payload)
     with pytest.raises(UnknownFormat):
         digest_piece(small, "piece", front)
     # By another dictionary it opens to other bytes: only the digest tells.
-    other = digest_piece(small, "piece", front, seal=lambda _: make_dictionary(bytes(range(256)) * 24))
+    other = digest_piece(small, "piece", front, seal=lambda _: make_dictionary(bytes(range(256)) * 24, "seal"))
     assert other[1] != found
 
 

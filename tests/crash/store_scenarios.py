@@ -105,7 +105,7 @@ def state(n: int) -> dict[str, Any]:
 
 
 def prepare(store: Store, clock: FakeClock) -> None:
-    """Run `a` is one save before its seal, `b` has been rolled back, `c` undone, `dead` left objects for a sweep."""
+    """Run `a` is one save before its seal, `b` has been rolled back, `c` undone, `p` sealed, `dead` left objects."""
     value = state(0)
     for n in range(32):
         store.append("a", state(n) if n % 20 == 0 else {**value, "n": n, "log": state(n)["log"]}, labels=["l"])
@@ -117,6 +117,10 @@ def prepare(store: Store, clock: FakeClock) -> None:
     store.undo("c")
     store.append("dead", {"big": "z" * 9000, "parts": ["p" * 5000, "q" * 6000]})
     store.delete("dead")
+    for n in range(6):
+        store.append("p", {"run": "p", "n": n, "blob": "q" * 300})
+        if n == 2:
+            store.seal("p")
     store.put("config", "old", {"v": 1})
     store.attach("a", 3, "task", 0, {"result": 1})
     store.acquire("b", "first", ttl=TTL)
@@ -175,6 +179,10 @@ def _swept(store: Store) -> None:
     assert sweep(store).objects == 0
 
 
+def _prune(store: Store) -> None:
+    assert store.prune("p", keep_from=5).note["floor"] == 3, "nothing was dropped"
+
+
 OPERATIONS: dict[str, Operation] = {
     "append": Operation(lambda s: s.append("b", NEW_B, note={"step": 1}, labels=["x"])),
     "append new": Operation(lambda s: s.append("fresh", NEW_A)),
@@ -186,7 +194,7 @@ OPERATIONS: dict[str, Operation] = {
     "redo": Operation(lambda s: s.redo("c"), _step_again("redo", "c", 6)),
     "annotate": Operation(lambda s: s.annotate("b", {"why": "because"}, labels=["note"])),
     "pin": Operation(lambda s: s.pin("b", 3, why="keep"), after=lambda store: _pinned(store=store)),
-    "prune": Operation(lambda s: s.prune("b", keep_from=4)),
+    "prune": Operation(_prune),
     "delete": Operation(lambda s: s.delete("b"), _delete_again),
     "put": Operation(lambda s: s.put("config", "new", {"v": 2, "big": "w" * 6000})),
     "put over": Operation(lambda s: s.put("config", "old", {"v": 2})),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.golden.content import states
@@ -12,12 +16,13 @@ from tests.golden.content import states
 from knotline.backends import EncryptedBackend
 from knotline.backends.contract import MAX_REV, Attachment, Entry
 from knotline.backends.encrypted_ring import RING
+from knotline.backends.files import FilesBackend
 from knotline.codec.bodies import Delta, Root
-from knotline.store import Store
+from knotline.store import Store, export_run, export_store
 from knotline.store.reading import Sight
 from knotline.testing import RawOracle
 
-__all__ = ["KEY", "Bytes", "encrypted", "plain", "small"]
+__all__ = ["KEY", "Bytes", "beside", "encrypted", "files", "pages", "plain", "portable", "small"]
 
 KEY = bytes(range(32))
 
@@ -120,3 +125,36 @@ def encrypted() -> tuple[EncryptedBackend, list[Entry], dict[bytes, bytes], list
         ring.head,
         inner.leases[hidden].owner,
     )
+
+
+_rooms = ExitStack()
+atexit.register(_rooms.close)
+
+
+@cache
+def files() -> Path:
+    """A store of files."""
+    folder = Path(_rooms.enter_context(TemporaryDirectory(prefix="fuzz-"))) / "store"
+    with Store(FilesBackend(folder), clock=_ticks(), entropy=lambda n: b"\x05" * n) as store:
+        _filled(store)
+    return folder
+
+
+@cache
+def pages() -> list[bytes]:
+    return [path.read_bytes() for path in sorted((files() / "log").glob("*/*.json"))]
+
+
+@cache
+def beside() -> list[bytes]:
+    return [path.read_bytes() for path in sorted((files() / "log").glob("*/attached/*"))]
+
+
+@cache
+def portable() -> list[bytes]:
+    room = Path(_rooms.enter_context(TemporaryDirectory(prefix="fuzz-")))
+    store = small(RawOracle())
+    export_run(store, "a", room / "run.knot")
+    export_store(store, room / "store.knot")
+    export_store(store, room / "sealed.knot", key=KEY)
+    return [path.read_bytes() for path in sorted(room.iterdir())]

@@ -21,8 +21,9 @@ from tests.fuzz import corpus
 from tests.fuzz.corpus import KEY
 
 from knotline.backends import encrypted_ring as ring
-from knotline.backends import keys
+from knotline.backends import files_entry, keys
 from knotline.backends.contract import Attachment, Entry
+from knotline.backends.files_writer import attachment_of
 from knotline.backends.keys import Lacking, Passphrase, RawKey
 from knotline.backends.sqlite_find import pack, unpack
 from knotline.codec import decode, digest, encode, make_dictionary, open_head, open_piece, private, public
@@ -30,7 +31,7 @@ from knotline.codec.bodies import Delta, Fork, Root, open_body
 from knotline.codec.frames import links_of
 from knotline.config import from_block, jsonc
 from knotline.errors import ContractBroken, Error
-from knotline.store import Store, verify
+from knotline.store import Store, decode_file, verify
 from knotline.store.delta import apply
 from knotline.store.log import attachment_check, open_attachment
 from knotline.store.names import document_key, document_name, is_run, run_key, run_name
@@ -403,6 +404,27 @@ def _setting_files() -> list[bytes]:
     ]
 
 
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def _page(data: bytes) -> None:
+    text = data[: -len(files_entry._END) - files_entry._CHECK] + files_entry._check(
+        data[: -len(files_entry._END) - files_entry._CHECK]
+    )
+    for given in (data, text + files_entry._END):
+        for bodies in (False, True):
+            try:
+                page = files_entry.open_page(given, "entry", bodies=bodies)
+            except Error:
+                continue
+            if page.body is not None and page.head:
+                assert files_entry.open_page(files_entry.close_page(page), "again").head == page.head
+
+
+def _beside(data: bytes) -> None:
+    attachment_of(data, b"rall")
+
+
 TARGETS: Final[dict[str, Target]] = {
     "values": Target(_value, _values, share=3),
     "pieces": Target(_piece, _pieces),
@@ -418,4 +440,7 @@ TARGETS: Final[dict[str, Target]] = {
     "key slots": Target(_slots, _rings, share=0.5),
     "keys": Target(_key, lambda: [KEY, KEY.hex().encode(), b"passphrase\r\n", b"AAAA_-" * 7], share=0.5),
     "settings": Target(_settings, _setting_files, share=0.3),
+    "pages": Target(_page, corpus.pages),
+    "files beside": Target(_beside, corpus.beside, share=0.5),
+    "portable files": Target(lambda data: decode_file(data, key=KEY), corpus.portable, share=0.2),
 }

@@ -6,8 +6,8 @@ An implementation passes `knotline.testing.suite`. The words *must* and *may* be
 `(run, rev)`, `rev` in 0 … 2**31-1. The highest `rev` of a run is its head. An entry is created once: a save at or
 below the head (also at a revision that was dropped) *must* be answered `Conflicted`, and nothing of it written.
 Callers create only `head + 1` (0 for a new run), or further on an entry that drops all below it (a copy of a log that
-was pruned begins so), and never two entries of one run in one batch; a backend *may* rely on it and *may not* be damaged
-by its violation.
+was pruned begins so), and never two entries of one run in one batch; a backend *may* rely on it and *may not* be
+damaged by its violation.
 
 **Commit.** `commit([write, …])` answers one outcome per write, in order. Outcomes are independent: a
 `Conflict` or a `Failed` of one *must not* change what happens to another. A `Save` is all or nothing: entry,

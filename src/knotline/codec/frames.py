@@ -54,6 +54,8 @@ _WORTH: Final = 96
 
 _STEP: Final = 1 << 18
 _BEGINNING: Final = 1 << 10
+_DICTIONARY: Final = 8
+"""What zstd asks of a dictionary."""
 
 _local = threading.local()
 
@@ -191,7 +193,9 @@ def digest_front(kind: bytes, *parts: bytes, size: int) -> bytes:
     return kind + b"".join([each.to_bytes(5, "big") for each in sizes]) + b"".join(parts)
 
 
-def make_dictionary(content: bytes) -> Any:
+def make_dictionary(content: bytes, what: str) -> Any:
+    if len(content) < _DICTIONARY:
+        raise Damaged(what, why="it stored nothing that could be a dictionary")
     return zstd.ZstdDict(content, is_raw=True)
 
 

@@ -144,7 +144,7 @@ class StoreMeaning:
         content = b"".join([sight.payloads[oid] for oid in leaves])
         if len(content) < _LEAST:
             raise Damaged(f"entry {run_name(run)!r} at {rev}", why="it recasts by next to nothing")
-        sight.dictionaries[run, rev] = make_dictionary(content)
+        sight.dictionaries[run, rev] = make_dictionary(content, f"entry {run_name(run)!r} at {rev}")
 
     def links(self, oid: bytes, stored: bytes) -> list[bytes]:
         what = f"object {oid.hex()}"

@@ -15,7 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
 
-from knotline.codec import ID, MAX_DEPTH, Node, OddDict, close_piece, decode, digest, encode, exact, open_piece
+from knotline.codec import (
+    ID,
+    MAX_BYTES,
+    MAX_DEPTH,
+    Node,
+    OddDict,
+    close_piece,
+    decode,
+    digest,
+    encode,
+    exact,
+    open_piece,
+)
 from knotline.errors import Damaged, UnknownFormat
 
 __all__ = ["INLINE", "REF", "SPAN", "TABLE", "Pieces", "Revive", "Rope", "object_id"]
@@ -34,6 +46,8 @@ LEAST_ITEMS: Final = 32
 """A sealed leaf smaller than this is written again together with loose neighbours, so that leaves do not shrink."""
 LONG_LIST: Final = 64
 LARGE_DICT: Final = 256
+REPEATS: Final = 16
+"""A state may open to so many times what it is stored in, and `MAX_BYTES` more."""
 GROUP: Final = 64
 """Leaves per index node, once there are more than one and a half times as many."""
 _LEVELS: Final = 16
@@ -287,11 +301,17 @@ def _absorbed(parts: list[tuple[bytes | None, int]]) -> list[tuple[bytes | None,
 
 
 class Revive:
-    """Resolves nodes while decoding, from objects fetched before. Every use gives a fresh value."""
+    """Resolves nodes while decoding, from objects fetched before. Every use gives a fresh value; text is shared.
+
+    A tree may link one leaf any number of times, so a few bytes could ask for all the memory there is: what may be
+    opened again is bounded by what is really there.
+    """
 
     def __init__(self, payloads: dict[bytes, bytes], *, private: bool) -> None:
         self.payloads = payloads
         self.private = private
+        self._left = MAX_BYTES + REPEATS * sum(map(len, payloads.values()))
+        self._texts: dict[bytes, str | bytes] = {}
         self.ropes: dict[int, Rope] = {}
         self._depth = 0
 
@@ -323,11 +343,20 @@ class Revive:
             raise Damaged(f"object {name.hex()}", why="it is missing")
         if self._depth > MAX_DEPTH:
             raise Damaged(f"object {name.hex()}", why="objects nest too deeply")
+        shared = self._texts.get(name)
+        if shared is not None:
+            return shared
+        self._left -= len(payload)
+        if self._left < 0:
+            raise Damaged(f"object {name.hex()}", why="its state repeats it beyond all measure")
         self._depth += 1
         try:
-            return decode(payload, resolve=self, private=self.private)
+            value = decode(payload, resolve=self, private=self.private)
         finally:
             self._depth -= 1
+        if type(value) is str or type(value) is bytes:
+            self._texts[name] = value
+        return value
 
     def _list(self, name: bytes) -> list[Any]:
         value = self.value(name)
