@@ -374,8 +374,7 @@ class FilesBackend:
     def check(self) -> list[str]:
         with self._ours():
             self._indexed()
-            self._journal.catch_up()
-            return self._care.check(self._journal.runs())
+            return self._care.check()
 
     def size(self) -> int:
         with self._ours():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import stat
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
@@ -23,7 +24,8 @@ from knotline.errors import Damaged, Error
 
 __all__ = ["Care"]
 
-_TRIES: Final = 20
+_TRIES: Final = 8
+_MOMENT: Final = 0.01
 
 
 class Care:
@@ -52,27 +54,35 @@ class Care:
         """A file with two names is there once."""
         return sum({inode: size for _, size, inode in self.files(self._names.root)}.values())
 
-    def check(self, runs: list[bytes]) -> list[str]:
+    def check(self) -> list[str]:
         found: list[str] = []
-        folders = {self._names.run_name(key): key for key in runs}
+        folders = self._known()
         for name in self._log.folders():
             key = folders.get(name)
+            if key is None and self._log.revs(Run(b"", f"{self._names.log}/{name}")):
+                # An empty one is what a cut left of a run that was never acknowledged; another may be a new one.
+                folders = self._known()
+                key = folders.get(name)
+                if key is None:
+                    found.append(f"the folder {name!r} in the log holds no run that can be read")
             if key is not None:
                 found += self._check_run(self._log.run(key))
-            elif self._log.revs(Run(b"", f"{self._names.log}/{name}")):
-                # An empty one is what a cut left of a run that was never acknowledged.
-                found.append(f"the folder {name!r} in the log holds no run that can be read")
         return found
 
+    def _known(self) -> dict[str, bytes]:
+        self._journal.catch_up()
+        return {self._names.run_name(key): key for key in self._journal.runs()}
+
     def _check_run(self, run: Run) -> list[str]:
-        """Whoever saves meanwhile is not wrong: what is found must be so twice."""
-        state = self._state(run)
-        for _ in range(_TRIES):
-            found = self._wrong(run, *state)
-            before, state = state, self._state(run)
-            if not found or before == state:
-                return found
-        return []
+        """Whoever saves meanwhile is not wrong, and has more to do after the commit: what is found must stay so."""
+        sure, unsure = self._wrong(run, *self._state(run))
+        for tries in range(_TRIES):
+            if not unsure:
+                break
+            time.sleep(_MOMENT * (tries + 1))
+            sure, again = self._wrong(run, *self._state(run))
+            unsure = [what for what in unsure if what in again]
+        return sure + unsure
 
     def _state(self, run: Run) -> tuple[int, int]:
         with run.lock:
@@ -80,13 +90,15 @@ class Care:
             self._journal.catch_up()
             return run.floor, run.head
 
-    def _wrong(self, run: Run, floor: int, head: int) -> list[str]:
+    def _wrong(self, run: Run, floor: int, head: int) -> tuple[list[str], list[str]]:
+        """What is damaged for certain, and what may be somebody's work that is not finished."""
+        sure: list[str] = []
         found: list[str] = []
         for rev in range(floor, head + 1):
             try:
                 page = self._log.read(run, rev, bodies=True)
             except Damaged as error:
-                found.append(str(error))
+                sure.append(str(error))
                 continue
             if page is None:
                 found.append(f"entry {run.key!r} at {rev} is missing")
@@ -94,7 +106,7 @@ class Care:
                 found.append(f"the journal has no line for entry {run.key!r} at {rev}")
             elif rev == head and page.alias is not None and not self._aliases.right(run, page):
                 found.append(f"{self._names.alias(*page.alias)} does not show what is stored")
-        return found
+        return sure, found
 
     # -- cleaning ------------------------------------------------------------------------------------------
 

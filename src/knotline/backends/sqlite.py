@@ -21,6 +21,7 @@ import apsw
 from knotline.backends.contract import MAX_REV, Attachment, Entry, Lease, Outcome, Write
 from knotline.backends.sqlite_file import Cursor, Place, busy, cursor, translate
 from knotline.backends.sqlite_find import find, unpack
+from knotline.backends.sqlite_hold import Hold
 from knotline.backends.sqlite_shown import disagreeing
 from knotline.backends.sqlite_writer import Writer, forked
 from knotline.errors import Damaged, Unavailable, Unsupported
@@ -111,6 +112,8 @@ class SqliteBackend:
                 raise Unsupported(self.name, why=why)
         self._writer = Writer(self._place, self._place.prepare())
         self._reader = _Reader(self._place)
+        self._hold = Hold(self._place.path)
+        weakref.finalize(self, self._hold.drop).atexit = False
         SqliteBackend._opened.add(self)
 
     @property
@@ -291,8 +294,13 @@ class SqliteBackend:
         self._writer.compact()
 
     def close(self) -> None:
-        self._reader.close()
-        self._writer.close()
+        if self._pid == os.getpid():
+            self._hold.loosen()
+        try:
+            self._reader.close()
+            self._writer.close()
+        finally:
+            self._hold.drop()
         SqliteBackend._opened.discard(self)
 
 
