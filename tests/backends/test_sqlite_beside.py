@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -84,3 +85,13 @@ def test_somebody_looks_all_the_time(tmp_path: Path) -> None:
         assert elsewhere(path) == "299 {'n': 299}"
     assert len(looks) > 5
     assert looks == sorted(looks)
+
+
+def test_what_was_never_closed_is_let_go(tmp_path: Path) -> None:
+    """Whenever the garbage is collected: also while another store takes its hold."""
+    for n in range(40):
+        SqliteBackend(tmp_path / f"{n}.db")
+    gc.collect()
+    with Store(SqliteBackend(tmp_path / "last.db")) as store:
+        store.append("r", {})
+        assert len(sqlite_hold._held) == 1

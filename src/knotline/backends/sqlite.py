@@ -113,7 +113,7 @@ class SqliteBackend:
         self._writer = Writer(self._place, self._place.prepare())
         self._reader = _Reader(self._place)
         self._hold = Hold(self._place.path)
-        weakref.finalize(self, self._hold.drop).atexit = False
+        self._hold.watch(self)
         SqliteBackend._opened.add(self)
 
     @property

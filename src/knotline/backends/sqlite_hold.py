@@ -15,6 +15,8 @@ import fcntl
 import os
 import struct
 import threading
+import weakref
+from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -51,12 +53,16 @@ class _Held:
 
 _lock = threading.Lock()
 _held: dict[tuple[int, int], _Held] = {}
+# Of stores that were never closed. Whoever collects garbage may stand anywhere, also in here: it only leaves them.
+_orphans: deque[Hold] = deque()
 
 
 class Hold:
     """Taken when a store is open; let go in two steps around the closing of its connections."""
 
     def __init__(self, path: Path) -> None:
+        while _orphans:
+            _orphans.popleft().drop()
         with _lock:
             about = os.stat(path)
             self._key = (about.st_dev, about.st_ino)
@@ -66,6 +72,10 @@ class Hold:
             held.users += 1
             self._mine: _Held | None = held
             held.set(fcntl.F_RDLCK)
+
+    def watch(self, owner: object) -> None:
+        """Let go, some time, also when the owner is collected without having been closed."""
+        weakref.finalize(owner, _orphans.append, self).atexit = False
 
     def loosen(self) -> None:
         """Before the last connections close: now the engine may find that it is the last."""
