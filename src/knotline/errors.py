@@ -15,6 +15,7 @@ __all__ = [
     "Damaged",
     "Error",
     "Fenced",
+    "FlowChanged",
     "LeaseHeld",
     "NotFound",
     "NothingToUndo",
@@ -83,6 +84,23 @@ class Fenced(Error):
         self.epoch = epoch
         self.current = current
         super().__init__(f"run {run!r}: epoch {epoch} is stale, the run is at epoch {current}")
+
+
+class FlowChanged(Error):
+    """The code of a run is not that which it was begun with: `changes` are `(index, recorded, asked for)`."""
+
+    hint = "go on with the code that the run was begun with, or say that the change is meant (on_change='continue')"
+
+    def __init__(self, run: str, changes: tuple[tuple[int, str | None, str | None], ...]) -> None:
+        self.run = run
+        self.changes = changes
+        said = "; ".join(f"step {at} was {_step(was)}, is {_step(now)} now" for at, was, now in changes[:5])
+        more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
+        super().__init__(f"run {run!r}: the workflow changed since it began: {said}{more}")
+
+
+def _step(name: str | None) -> str:
+    return "none" if name is None else repr(name)
 
 
 class NothingToUndo(Error):

@@ -39,6 +39,7 @@ from knotline.backends import Backend, Done, SqliteBackend
 from knotline.errors import Conflict, Unavailable
 from knotline.store import Store
 from knotline.store.gate import Gate
+from knotline.store.log import decided
 from knotline.store.names import label_token, run_key
 from knotline.testing import FakeClock, FaultVFS, Plan
 from knotline.testing.vfs import Kind as Medium
@@ -75,7 +76,7 @@ def test_the_same_draft_again_is_the_same_entry(sealing: bool) -> None:
     rev = warm.rev + 1
     value = {"n": "new", "blob": "z" * 9000}
     with warm.lock:
-        draft = store.draft(warm, value, note=None, tokens=(), expected=None, held=None)
+        draft = store.draft(warm, value, decide=decided(None, ()), expected=None, held=None)
         place.arm(Plan(at=1, kind="after", only="commit"))
         (lost,) = store.backend.commit([draft.save])
         assert place.faults.injected == 1

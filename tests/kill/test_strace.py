@@ -152,8 +152,8 @@ def test_a_kill_at_every_system_call(tmp_path: Path, scene: str, place: str) -> 
     boundaries = [
         (name, before[name] + n) for name, calls in inside.items() if name not in IGNORED for n in range(1, calls + 1)
     ]
-    if not SOAK and len(boundaries) > 42:
-        boundaries = boundaries[:: len(boundaries) // 42 + 1]
+    if not SOAK and len(boundaries) > 20:
+        boundaries = boundaries[:: len(boundaries) // 20]
     killed = 0
     for number, (name, at) in enumerate(boundaries):
         folder = tmp_path / f"{number}"
@@ -186,7 +186,7 @@ def test_an_error_at_every_writing_system_call(tmp_path: Path, scene: str, place
         for n in range(1, inside[name] + 1)
     ]
     if not SOAK:
-        cases = cases[:: len(cases) // 12 + 1]
+        cases = cases[:: len(cases) // 6 + 1]
     struck_at = refused = 0
     for number, (name, error, at) in enumerate(cases):
         folder = tmp_path / f"{number}"

@@ -53,6 +53,17 @@ class Line:
         if keep:
             self.pins.append((rev, why, fork))
 
+    def sight(self, rev: int) -> set[int]:
+        """The entries that led to the situation after `rev`, so far as they are still there."""
+        seen: set[int] = set()
+        while rev >= 0:
+            seen.add(rev)
+            knot = self.knots[rev]
+            if knot.op in ("fork", "delete"):
+                break
+            rev = knot.note["to"] if knot.op in ("rollback", "undo", "redo") and knot.note else rev - 1
+        return {each for each in seen if each >= self.floor}
+
     def pinned(self) -> list[Knot]:
         return [self.knots[rev] for rev, _, _ in self.pins if rev >= self.floor]
 

@@ -137,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
         if knot.pos == rev and knot.op != "fork":
             assert header.parent == knot.parent
         if knot.note is not None:
-            assert alike(dict(header.note), knot.note)
+            assert alike({key: value for key, value in header.note.items() if key != "view"}, knot.note)
 
     def missing(self, ask: Callable[[], object]) -> str | None:
         try:
@@ -687,6 +687,10 @@ class StoreMachine(RuleBasedStateMachine):
                 self.header(line, rev, header)
             if (line.knots[rev].pos == rev and rev % stride == line.rev % stride) or rev == line.rev:
                 self.check(run, rev)
+                wanted = line.sight(rev)
+                for view in self.expect(lambda store, rev=rev: store.view(run, rev)):
+                    seen = {each for lo, hi in view for each in range(lo, hi + 1)}
+                    assert {each for each in seen if each >= line.floor} == wanted
         if line.floor:
             self.expect(lambda store: store.load(run, line.floor - 1), "NotFound")
         wanted = {rev: why for rev, why, _ in line.pins}

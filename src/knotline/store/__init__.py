@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from knotline.store.check import Damage, Report, Swept, sweep, verify
-from knotline.store.log import Found, Held, Page, Store
+from knotline.store.log import Decide, Found, Held, Page, Said, Store
+from knotline.store.view import View
 
 if TYPE_CHECKING:
     from knotline.store.moving import Moved, copy_store
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Damage",
+    "Decide",
     "Found",
     "Held",
     "Moved",
     "Page",
     "Report",
+    "Said",
     "Store",
     "Swept",
+    "View",
     "copy_store",
     "decode_file",
     "export_run",

@@ -11,6 +11,7 @@ Operations are plain lists, as `delta.py` applies them:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from knotline.codec import Boxed, OddDict, exact, fits, private, same, show_path
@@ -19,7 +20,7 @@ from knotline.errors import Unstorable
 from knotline.store.seal import Rope
 from knotline.store.watch import Block, Watch
 
-__all__ = ["DICT", "LIST", "ROOT", "TEXT", "Shadow"]
+__all__ = ["DICT", "LIST", "ROOT", "TEXT", "Clean", "Shadow"]
 
 DICT: Final = 0
 LIST: Final = 1
@@ -37,22 +38,25 @@ _TEXTS: Final = (str, bytes)
 
 Edit = tuple[int, int, int, int]
 """Old position and count, new position and count."""
+Clean = Callable[[Any, tuple[Any, ...]], Any]
+"""What a private value is stored as, given where it stands: secrets stay in the caller's own objects."""
 
 
 class Shadow:
     """The private copy of a head, its watches and ropes."""
 
-    def __init__(self, value: object, ropes: dict[int, Rope] | None = None) -> None:
+    def __init__(self, value: object, ropes: dict[int, Rope] | None = None, *, clean: Clean | None = None) -> None:
         self.value = value
+        self._clean = clean
         self.ropes: dict[int, Rope] = ropes or {}
         self._watches: dict[int, Watch] = {}
         self._saves = 0
         self._ops: list[list[Any]] = []
 
     @classmethod
-    def of(cls, value: object) -> Shadow:
+    def of(cls, value: object, *, clean: Clean | None = None) -> Shadow:
         """A copy of a value that nothing is known about yet."""
-        shadow = cls(None)
+        shadow = cls(None, clean=clean)
         shadow.advance(value)
         return shadow
 
@@ -61,7 +65,10 @@ class Shadow:
         self._saves += 1
         mine = self.value
         if not self._descend(mine, value, ()):
-            self.value = fresh = self._copy(value, ())
+            fresh = self._copy(value, ())
+            if self._clean is not None and same(mine, fresh):
+                return self._ops
+            self.value = fresh
             self._ops = [[ROOT, fresh]]
             self._watches.clear()
             self.ropes.clear()
@@ -107,6 +114,8 @@ class Shadow:
         return self._other_keys(mine, theirs_by_key, path)
 
     def _other_keys(self, mine: dict[Any, Any], value: dict[Any, Any], path: tuple[Any, ...]) -> bool:
+        if self._clean is not None and any(self._clean(key, ()) is not key for key in value if key not in mine):
+            return False  # a key that is not stored as it is: cleaned with the whole
         removed = [key for key in mine if key not in value]
         kept = [key for key in mine if key in value]
         natural = [*kept, *(key for key in value if key not in mine)]
@@ -144,8 +153,11 @@ class Shadow:
                 return
         elif fits(ours, theirs):
             return
+        fresh = self._copy(theirs, (*path, key))
+        if self._clean is not None and same(ours, fresh):
+            return  # what differs is only what is not stored
         self._drop(ours)
-        mine[key] = fresh = self._copy(theirs, (*path, key))
+        mine[key] = fresh
         pairs += (key, fresh)
 
     @staticmethod
@@ -155,10 +167,14 @@ class Shadow:
         )
 
     def _text(self, mine: dict[Any, Any], key: Any, ours: Any, theirs: Any, path: tuple[Any, ...]) -> bool:
+        if self._clean is not None:
+            theirs = self._clean(theirs, path)
+            if ours == theirs:
+                return True
         at = _common(ours, theirs)
         rest = min(len(ours), len(theirs)) - at
         tail = _common(ours[len(ours) - rest :][::-1], theirs[len(theirs) - rest :][::-1]) if rest else 0
-        fresh = self._copy(theirs[at : len(theirs) - tail], path)
+        fresh = private(theirs[at : len(theirs) - tail])
         if type(fresh) not in _TEXTS:
             return False  # text with lone surrogates has a form of its own
         mine[key] = theirs
@@ -167,9 +183,10 @@ class Shadow:
 
     def _copy(self, value: object, path: tuple[Any, ...]) -> Any:
         try:
-            return private(value, "", depth=len(path))
+            fresh = private(value, "", depth=len(path))
         except Unstorable as error:
             raise type(error)((show_path(path) + error.path).lstrip(".") or "value", why=error.why) from error
+        return fresh if self._clean is None else self._clean(fresh, path)
 
     # -- lists --------------------------------------------------------------------------------------------
 
@@ -189,7 +206,8 @@ class Shadow:
         splices: list[Any] = []
         for at, gone, new, come in edits:
             fresh = [self._copy(value[i], (*path, i)) for i in range(new, new + come)]
-            splices.append([at, gone, fresh])
+            if self._clean is None or gone != come or not all(map(same, mine[at : at + gone], fresh)):
+                splices.append([at, gone, fresh])
         for at, gone, fresh in reversed(splices):
             mine[at : at + gone] = fresh
         if splices:

@@ -17,10 +17,10 @@ from typing import Any, Final, cast
 
 from knotline.backends import Failed, Outcome, Save
 from knotline.codec import private
-from knotline.errors import Unavailable
+from knotline.errors import Unavailable, Unstorable
 from knotline.records import Header
-from knotline.store.log import Held, Store
-from knotline.store.names import label_tokens, run_key
+from knotline.store.log import Decide, Held, Store, decided
+from knotline.store.names import run_key
 from knotline.store.warm import Draft, Warm
 
 __all__ = ["Gate"]
@@ -64,7 +64,7 @@ class Gate:
         run: str,
         value: object,
         *,
-        note: Mapping[str, object] | None = None,
+        note: Mapping[str, object] | Decide | None = None,
         labels: Iterable[str] = (),
         expected: int | None = None,
         held: Held | None = None,
@@ -72,19 +72,19 @@ class Gate:
     ) -> Header:
         """As `Store.append`. What is saved is the value at the time of the call, whatever the caller does next."""
         key = run_key(run)
-        tokens = label_tokens(labels)
+        decide = decided(note, labels)
         store = self.store
         for _ in range(_TRIES):
             warm = store.ready(key)
             if warm is None or key in self._turns or not warm.lock.acquire(blocking=False):
-                value = private(value, "")
+                value = _copied(value)
                 warm = await self._turn(key)
             try:
                 if expected not in (None, warm.rev) and store.outdated(warm):
                     self._leave(warm)
-                    value = private(value, "")
+                    value = _copied(value)
                     continue
-                draft = store.draft(warm, value, note=note, tokens=tokens, expected=expected, held=held)
+                draft = store.draft(warm, value, decide=decide, expected=expected, held=held)
             except BaseException:
                 self._leave(warm)
                 raise
@@ -201,6 +201,14 @@ class Gate:
                         _deliver([each])
             if ending:
                 return
+
+
+def _copied(value: object) -> object:
+    """Named in an error as every other save names it."""
+    try:
+        return private(value, "")
+    except Unstorable as error:
+        raise type(error)(error.path.lstrip(".") or "value", why=error.why) from error
 
 
 def _deliver(crossings: list[_Crossing]) -> None:

@@ -8,20 +8,34 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from knotline.backends import MAX_REV, Attach, Attachment, Backend, Conflicted, Done, Entry, Failed, Outcome
 from knotline.codec import decode, digest, encode, open_head, private
 from knotline.codec.bodies import Body, Delta, Fork, Nothing
 from knotline.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, NothingToUndo, Unavailable
 from knotline.records import NOWHERE, Header, Op
+from knotline.store.change import Clean
 from knotline.store.names import document_key, document_name, is_run, label_token, label_tokens, run_key, run_name
 from knotline.store.reading import Loaded, Reader
+from knotline.store.view import View
 from knotline.store.warm import Draft, Warm
 
-__all__ = ["Found", "Held", "Page", "Store", "check_attachment", "open_attachment"]
+__all__ = [
+    "Decide",
+    "Found",
+    "Held",
+    "Page",
+    "Said",
+    "Store",
+    "check_attachment",
+    "decided",
+    "open_attachment",
+]
 
 _PIN: Final = "op=pin"
+_VIEW: Final = "op=view"
+_GONE: Final = "op=gone"
 _TRIES: Final = 10_000
 _CHECK: Final = 8
 
@@ -38,6 +52,21 @@ class Page:
 
     items: list[Found]
     next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a save says of itself besides its state."""
+
+    note: Mapping[str, object]
+    labels: tuple[str, ...] = ()
+    alias: tuple[str, str] | None = None
+    sized: bool = False
+    """The note is to say how many bytes the save brought, as `size`."""
+
+
+Decide = Callable[[Header | None], Said]
+"""Asked with the head that a save will follow, each time it is tried: what it says may depend on what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +109,9 @@ class Move:
     drop: int = 0
 
 
+_SEEN: Final = (label_token(_VIEW),)
+
+
 def now() -> int:
     return time.time_ns() // 1000
 
@@ -94,8 +126,11 @@ class Store:
         clock: Callable[[], int] = now,
         entropy: Callable[[int], bytes] = os.urandom,
         warm_runs: int = 256,
+        clean: Clean | None = None,
     ) -> None:
+        """`clean` says what a value is stored as (`knotline.policy.Redaction.clean`)."""
         self.backend = backend
+        self.clean = clean
         self.reader = Reader(backend)
         self.clock = clock
         self._writer = entropy(8)
@@ -120,7 +155,7 @@ class Store:
         run: str,
         value: object,
         *,
-        note: Mapping[str, object] | None = None,
+        note: Mapping[str, object] | Decide | None = None,
         labels: Iterable[str] = (),
         expected: int | None = None,
         held: Held | None = None,
@@ -132,7 +167,7 @@ class Store:
         Without it a save that lost a race reads the head again and appends.
         """
         key = run_key(run)
-        tokens = label_tokens(labels)
+        decide = decided(note, labels)
         for _ in range(_TRIES):
             warm = self.warm(key)
             with warm.lock:
@@ -140,7 +175,7 @@ class Store:
                     continue
                 if expected not in (None, warm.rev) and self.outdated(warm):
                     continue
-                draft = self.draft(warm, value, note=note, tokens=tokens, expected=expected, held=held)
+                draft = self.draft(warm, value, decide=decide, expected=expected, held=held)
                 outcome = self.backend.commit([draft.save], sync=sync)[0]
                 if self.settle(draft, outcome, expected=expected):
                     return draft.header
@@ -151,6 +186,10 @@ class Store:
         """The state that is current at the head, or after the entry `rev`."""
         key = run_key(run)
         return self._loaded(key, lambda: self._existing(key, rev)).tree
+
+    def head(self, run: str) -> Header | None:
+        """The newest entry, whatever it is; None if there never was one."""
+        return self.reader.head(run_key(run))
 
     def header(self, run: str, rev: int | None = None) -> Header:
         return self._existing(run_key(run), rev)
@@ -175,15 +214,25 @@ class Store:
 
     # -- moves --------------------------------------------------------------------------------------------
 
-    def rollback(self, run: str, rev: int, *, held: Held | None = None) -> Header:
+    def rollback(
+        self, run: str, rev: int, *, note: Mapping[str, object] | None = None, held: Held | None = None
+    ) -> Header:
         """Make the state of entry `rev` current again. Nothing is destroyed; `undo` goes back."""
         key = run_key(run)
 
         def move(head: Header) -> Move:
             target = self._existing(key, rev)
-            if not self._stands(key, target.pos):
+            gone = self._gone(key, target.rev)
+            if target.pos in gone or not self._stands(key, target.pos):
                 raise NotFound("state", f"{run}@{rev}")
-            return Move("rollback", target.pos, head.rev, NOWHERE, {"to": rev}, Nothing())
+            view = self._view_at(key, head)
+            if target.rev in view:
+                # What was hidden on the way there stays hidden.
+                view = view.minus(View(((target.rev + 1, head.rev),)))
+            else:
+                view = self._view_at(key, target).minus(gone)
+            said: dict[str, object] = {**(note or {}), "to": rev, "view": view.rows()}
+            return Move("rollback", target.pos, head.rev, NOWHERE, said, Nothing(), _SEEN)
 
         return self._move(key, move, held)
 
@@ -204,18 +253,113 @@ class Store:
                 there = self.reader.header(key, to)
             except NotFound as error:
                 raise NothingToUndo(run, verb) from error
-            if not self._stands(key, there.pos):
+            gone = self._gone(key, there.rev)
+            if there.pos in gone or not self._stands(key, there.pos):
                 raise NothingToUndo(run, verb)
             redo = head.rev if verb == "undo" else there.redo
-            return Move(verb, there.pos, there.undo, redo, {"to": to}, Nothing())
+            said = {"to": to, "view": self._view_at(key, there).minus(gone).rows()}
+            return Move(verb, there.pos, there.undo, redo, said, Nothing(), _SEEN)
 
         return self._move(key, move, held)
+
+    def hide(self, run: str, revs: Iterable[int], *, note: Mapping[str, object] | None = None) -> Header:
+        """Take entries out of the view; `undo` brings them back. What they hold goes when a prune reaches them."""
+        key = run_key(run)
+        out = frozenset(revs)
+
+        def move(head: Header) -> Move:
+            said: dict[str, object] = {**(note or {}), "view": self._view_at(key, head).without(out).rows()}
+            return Move("annotate", head.pos, head.rev, NOWHERE, said, Nothing(), _SEEN)
+
+        return self._move(key, move, None)
+
+    def discard(self, run: str, revs: Iterable[int], *, note: Mapping[str, object] | None = None) -> View:
+        """Take entries out of the view for good: no undo leads to them again. Gives those that went.
+
+        What is current or pinned by the time that this is written stays.
+        """
+        key = run_key(run)
+        wanted = frozenset(revs)
+
+        def move(head: Header) -> Move:
+            stays = {head.pos, *(pin.rev for pin in self._pins(key))}
+            gone = View.over(wanted - stays)
+            said: dict[str, object] = {
+                **(note or {}),
+                "gone": gone.rows(),
+                "view": self._view_at(key, head).minus(gone).rows(),
+            }
+            tokens = (*_SEEN, label_token(_GONE))
+            return Move("annotate", head.pos, head.undo, head.redo, said, Nothing(), tokens)
+
+        return View(tuple((lo, hi) for lo, hi in cast("Any", self._move(key, move, None).note["gone"])))
+
+    def _gone(self, key: bytes, since: int) -> View:
+        """What was discarded after the entry `since`: a view of that time does not know it."""
+        revs: set[int] = set()
+        beyond: int | None = None
+        while page := self.backend.find((label_token(_GONE),), run=key, beyond=beyond, limit=50):
+            for entry in page:
+                move = open_head(entry.head, run_name(key), entry.rev)
+                if move.rev <= since:
+                    return View.over(revs)
+                for lo, hi in cast("Any", move.note.get("gone", ())):
+                    revs.update(range(lo, hi + 1))
+            beyond = page[-1].cursor
+        return View.over(revs)
+
+    def view(self, run: str, rev: int | None = None) -> View:
+        """Which entries led to the situation at the head, or after the entry `rev`."""
+        key = run_key(run)
+        return self._view_at(key, self._existing(key, rev))
+
+    def _view_at(self, key: bytes, header: Header) -> View:
+        """The last move that changed the view says what it was then; all that came after it is in sight."""
+        if "view" in header.note:
+            return View.of(header.note["view"], header.rev)
+        found = self.backend.entries(key, header.rev, header.rev, bodies=False)
+        beyond = found[0].cursor if found else None
+        while page := self.backend.find(_SEEN, run=key, beyond=beyond, limit=1):
+            move = open_head(page[0].head, header.run, page[0].rev)
+            if "view" in move.note and move.rev < header.rev:
+                return View.of(move.note["view"], move.rev).until(header.rev)
+            beyond = page[0].cursor
+        return View(()).until(header.rev)
 
     def annotate(
         self, run: str, note: Mapping[str, object], *, labels: Iterable[str] = (), held: Held | None = None
     ) -> Header:
         tokens = label_tokens(labels)
         return self._move(run_key(run), lambda head: _aside(head, "annotate", note, tokens), held)
+
+    def say(
+        self, run: str, note: Mapping[str, object], *, labels: Iterable[str] = (), held: Held | None = None
+    ) -> Header:
+        """An entry that only says something, also of a run that has no state yet. The warm head stays warm."""
+        key = run_key(run)
+        tokens = label_tokens(labels)
+        for _ in range(_TRIES):
+            warm = self.ready(key)
+            if warm is None:
+                warm = Warm(run, key, self._writer, self.reader.head(key), None)
+            with warm.lock:
+                head = warm.head
+                if warm.spent:
+                    continue
+                draft = warm.draft_move(
+                    "annotate",
+                    at=self.clock(),
+                    epoch=self._epoch(warm, held),
+                    note=note,
+                    pos=NOWHERE if head is None else head.pos,
+                    undo=NOWHERE if head is None else head.undo,
+                    redo=NOWHERE if head is None else head.redo,
+                    body=Nothing(),
+                    tokens=tokens,
+                )
+                if self.settle(draft, self.backend.commit([draft.save])[0]):
+                    return draft.header
+        raise Unavailable(f"run {run!r}", why=f"lost {_TRIES} races for its head")
 
     def pin(self, run: str, rev: int, *, keep: bool = True, why: str = "") -> Header:
         """Keep (or no longer keep) this revision's state whatever is pruned. What a fork stands on stays kept."""
@@ -233,7 +377,20 @@ class Store:
         """Pinned revisions and why; where there are several reasons, the last that was given."""
         return {pin.rev: pin.why for pin in self._pins(run_key(run))}
 
-    def fork(self, run: str, new: str, *, rev: int | None = None, note: Mapping[str, object] | None = None) -> Header:
+    def pinned(self, run: str) -> tuple[set[int], set[int]]:
+        """Revisions that were pinned by hand, and those that forks stand on."""
+        pins = self._pins(run_key(run))
+        return {pin.rev for pin in pins if pin.fork is None}, {pin.rev for pin in pins if pin.fork is not None}
+
+    def fork(
+        self,
+        run: str,
+        new: str,
+        *,
+        rev: int | None = None,
+        note: Mapping[str, object] | None = None,
+        labels: Iterable[str] = (),
+    ) -> Header:
         """A new run that begins with the state of `run` (at `rev`). Costs the same however large the state is."""
         key, into = run_key(run), run_key(new)
         origin = self._existing(key, rev)
@@ -247,7 +404,7 @@ class Store:
         self._pin(key, state.rev, {"rev": state.rev, "keep": True, "why": f"origin of {new}", "fork": new})
         warm = Warm(new, into, self._writer, present, None)
         body = Fork(key, state.rev, state.hash)
-        said = {"origin": run, "origin_rev": state.rev, **(note or {})}
+        said: dict[str, object] = {"origin": run, "origin_rev": state.rev, "view": [], **(note or {})}
         draft = warm.draft_move(
             "fork",
             at=self.clock(),
@@ -257,6 +414,7 @@ class Store:
             undo=NOWHERE,
             redo=NOWHERE,
             body=body,
+            tokens=(*_SEEN, *label_tokens(labels)),
         )
         if not self.settle(draft, self.backend.commit([draft.save])[0], expected=NOWHERE):
             raise Conflict(new, expected=NOWHERE, found=warm.rev + 1)
@@ -287,8 +445,8 @@ class Store:
         def move(head: Header) -> Move:
             pins = self._pins(key)
             drop = self._floor(key, [pin.rev for pin in pins]) if pins else head.rev + 1
-            note = {"floor": drop, "pins": _pin_rows(pins)}
-            return Move("delete", NOWHERE, NOWHERE, NOWHERE, note, Nothing(), (label_token(_PIN),), drop)
+            note = {"floor": drop, "pins": _pin_rows(pins), "view": []}
+            return Move("delete", NOWHERE, NOWHERE, NOWHERE, note, Nothing(), (label_token(_PIN), *_SEEN), drop)
 
         return self._move(key, move, held)
 
@@ -397,7 +555,7 @@ class Store:
 
     def attach(self, run: str, rev: int, task: str, idx: int, value: object, *, held: Held | None = None) -> bool:
         """Keep a value beside an entry without moving the head; False if another value is there already."""
-        payload = encode(private(value, task))
+        payload = encode(self._checked(value, task))
         epoch = 0 if held is None else held.epoch
         key, name = run_key(run), task.encode("utf-8", "surrogatepass")
         head = None if held is None else self.reader.head(key)
@@ -409,6 +567,10 @@ class Store:
         if isinstance(outcome, Failed):
             raise outcome.error
         return isinstance(outcome, Done)
+
+    def _checked(self, value: object, path: str) -> Any:
+        fresh = private(value, path)
+        return fresh if self.clean is None else self.clean(fresh, ())
 
     def attachments(self, run: str, *, lo: int = 0, hi: int = MAX_REV) -> list[tuple[Attachment, Any]]:
         key = run_key(run)
@@ -503,6 +665,13 @@ class Store:
             yield from page
             after = page[-1][0]
 
+    def headers(self, run: str, lo: int, hi: int) -> Iterator[Header]:
+        """Entries with `lo <= rev <= hi` that are there, ascending."""
+        key = run_key(run)
+        for start in range(max(lo, 0), hi + 1, 500):
+            for entry in self.backend.entries(key, start, min(start + 499, hi), bodies=False):
+                yield open_head(entry.head, run, entry.rev)
+
     def lineage(self, run: str, rev: int | None = None) -> Iterator[Header]:
         """The states that led to the current one, newest first, within this run."""
         key = run_key(run)
@@ -545,7 +714,7 @@ class Store:
                 before, head = head, self.reader.head(key)
                 if head is None or head.rev == before.rev:
                     raise
-        fresh = Warm(run_name(key), key, self._writer, head, loaded)
+        fresh = Warm(run_name(key), key, self._writer, head, loaded, clean=self.clean)
         with self._mutex:
             present = self._warms.get(key)
             if present is not None and not present.spent:
@@ -578,15 +747,25 @@ class Store:
         warm: Warm,
         value: object,
         *,
-        note: Mapping[str, object] | None,
-        tokens: tuple[int, ...],
+        decide: Decide,
         expected: int | None,
         held: Held | None,
     ) -> Draft:
         if expected is not None and expected != warm.rev:
             raise Conflict(warm.run, expected=expected, found=warm.rev)
         epoch = self._epoch(warm, held)
-        return warm.draft_state(value, op="save", at=self.clock(), epoch=epoch, note=note or {}, tokens=tokens)
+        said = decide(warm.head)
+        tokens = label_tokens(said.labels)
+        return warm.draft_state(
+            value,
+            op="save",
+            at=self.clock(),
+            epoch=epoch,
+            note=said.note,
+            tokens=tokens,
+            alias=said.alias,
+            sized=said.sized,
+        )
 
     def settle(self, draft: Draft, outcome: Outcome, *, expected: int | None = None) -> bool:
         """True when it is written; False when somebody else was first and the caller may try again."""
@@ -658,6 +837,13 @@ class Store:
         """Our own move made the warm head stale: the next save would only find that out by a conflict."""
         with self._mutex:
             self._warms.pop(key, None)
+
+
+def decided(note: Mapping[str, object] | Decide | None, labels: Iterable[str]) -> Decide:
+    if callable(note):
+        return note
+    said = Said(note or {}, tuple(labels))
+    return lambda _: said
 
 
 def attachment_check(key: bytes, rev: int, task: bytes, idx: int, epoch: int, payload: bytes) -> bytes:

@@ -23,7 +23,7 @@ from knotline.codec import (
 )
 from knotline.codec.bodies import Body, Delta, Root, close_body
 from knotline.records import NOWHERE, Header, Op
-from knotline.store.change import DICT, LIST, ROOT, TEXT, Shadow
+from knotline.store.change import DICT, LIST, ROOT, TEXT, Clean, Shadow
 from knotline.store.reading import Loaded
 from knotline.store.seal import INLINE, Pieces
 
@@ -33,6 +33,8 @@ SEAL_EVERY: Final = 32
 """Deltas after which a state is sealed, if its seal does not cost much more than they did."""
 SEAL_COST: Final = 4
 SEAL_AT_LAST: Final = 2048
+SHOWN_WHOLE: Final = 4096
+"""Somebody will look at an entry with an alias: while the state is so small, it shows all of it."""
 _WINDOW_BYTES: Final = 1 << 20
 _RECAST_LEAST: Final = 256
 _DICTIONARY_LEAST: Final = 8
@@ -63,8 +65,18 @@ class _Next:
 class Warm:
     """Not for two threads at once: whoever drafts holds `lock` until the draft is settled."""
 
-    def __init__(self, run: str, key: bytes, writer: bytes, head: Header | None, loaded: Loaded | None) -> None:
+    def __init__(
+        self,
+        run: str,
+        key: bytes,
+        writer: bytes,
+        head: Header | None,
+        loaded: Loaded | None,
+        *,
+        clean: Clean | None = None,
+    ) -> None:
         self.lock = threading.Lock()
+        self._clean = clean
         self.run = run
         self.key = key
         self.writer = writer
@@ -74,7 +86,7 @@ class Warm:
         self._state = _Next(NOWHERE, [], 0, 0, 0, set())
         self._draft: _Next | None = None
         if loaded is not None:
-            self.shadow = Shadow(loaded.tree, loaded.ropes)
+            self.shadow = Shadow(loaded.tree, loaded.ropes, clean=clean)
             window = [(opened.header.rev, opened.payload, opened.stored) for opened in loaded.window]
             self._state = _Next(
                 loaded.anchor,
@@ -107,6 +119,7 @@ class Warm:
         seal: Header | None = None,
         drop: int = 0,
         alias: tuple[str, str] | None = None,
+        sized: bool = False,
     ) -> Draft:
         """A save of `value`; with `seal`, of the current state, whole, in a move that is no step of the undo stack."""
         self.spent = True  # until settled: whatever goes wrong from here on, the copy is not the head's
@@ -120,14 +133,15 @@ class Warm:
         elif self.head is not None and self.head.pos == NOWHERE:
             undo = NOWHERE
         if self.shadow is None:
-            self.shadow = Shadow.of(value)
+            self.shadow = Shadow.of(value, clean=self._clean)
         elif seal is None:
             ops = self.shadow.advance(value)
             if ops and ops[-1][0] == ROOT:
                 ops = None
         pieces = Pieces(before.known)
         recast: tuple[tuple[int, bytes], ...] = ()
-        if ops is None or self._due(before, self.shadow):
+        small = alias is not None and before.root_size + before.window_bytes <= SHOWN_WHOLE
+        if ops is None or small or self._due(before, self.shadow):
             tree, ropes = pieces.root(self.shadow.value, self.shadow.ropes)
             links = list(dict.fromkeys([*pieces.fresh_ids, *pieces.links]))
             body: Body = Root(len(pieces.fresh_ids), encode(tree))
@@ -148,6 +162,8 @@ class Warm:
                 before.known,
             )
         stored = close_piece(links, payload)
+        if sized:
+            note = {**note, "size": len(stored) + sum(map(len, pieces.objects.values()))}
         header = self._header(rev, op, at, epoch, note, pos=rev, parent=base, undo=undo, redo=redo)
         draft = self._close(
             header, stored, links, payload, tokens, tuple(pieces.objects.items()), recast=recast, drop=drop, alias=alias
