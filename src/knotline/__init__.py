@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from knotline.backends import SqliteBackend as SqliteBackend
     from knotline.checkpoint import AdapterBackend as AdapterBackend
     from knotline.checkpoint import BaseStorage as BaseStorage
+    from knotline.checkpoint import CheckpointManager as CheckpointManager
+    from knotline.checkpoint import ConversationPersistence as ConversationPersistence
     from knotline.checkpoint import EncryptedStorage as EncryptedStorage
+    from knotline.checkpoint import ExecutionTracker as ExecutionTracker
     from knotline.checkpoint import JSONBackend as JSONBackend
     from knotline.checkpoint import JSONStorage as JSONStorage
     from knotline.checkpoint import MemoryStorage as MemoryStorage
+    from knotline.checkpoint import PersistenceManager as PersistenceManager
     from knotline.checkpoint import SQLiteBackend as SQLiteBackend
     from knotline.checkpoint import SQLiteStorage as SQLiteStorage
     from knotline.checkpoint import StorageBackend as StorageBackend
@@ -30,7 +34,22 @@ if TYPE_CHECKING:
     from knotline.config import Settings as Settings
     from knotline.config import load_settings as load_settings
     from knotline.config import open_backend as open_backend
+    from knotline.policy import CleanReport as CleanReport
+    from knotline.policy import Redaction as Redaction
+    from knotline.policy import Retention as Retention
+    from knotline.records import Checkpoint as Checkpoint
+    from knotline.records import CheckpointHeader as CheckpointHeader
+    from knotline.records import CheckpointMetadata as CheckpointMetadata
+    from knotline.records import ExecutionHistory as ExecutionHistory
     from knotline.records import Header as Header
+    from knotline.records import StepRecord as StepRecord
+    from knotline.runner import Context as Context
+    from knotline.runner import ExecutionRecovery as ExecutionRecovery
+    from knotline.runner import ExecutionResult as ExecutionResult
+    from knotline.runner import Step as Step
+    from knotline.runner import WorkflowRegistry as WorkflowRegistry
+    from knotline.runner import execute_with_checkpoints as execute_with_checkpoints
+    from knotline.runner import run_step as run_step
     from knotline.store import Held as Held
     from knotline.store import Store as Store
     from knotline.store import copy_store as copy_store
@@ -40,13 +59,27 @@ if TYPE_CHECKING:
     from knotline.store import sweep as sweep
     from knotline.store import verify as verify
     from knotline.store.gate import Gate as Gate
+    from knotline.timeline import Diff as Diff
+    from knotline.timeline import Timeline as Timeline
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AdapterBackend",
     "BaseStorage",
+    "Checkpoint",
+    "CheckpointHeader",
+    "CheckpointManager",
+    "CheckpointMetadata",
+    "CleanReport",
+    "Context",
+    "ConversationPersistence",
+    "Diff",
     "EncryptedStorage",
+    "ExecutionHistory",
+    "ExecutionRecovery",
+    "ExecutionResult",
+    "ExecutionTracker",
     "FrozenDict",
     "FrozenList",
     "Gate",
@@ -56,21 +89,30 @@ __all__ = [
     "JSONStorage",
     "MemoryBackend",
     "MemoryStorage",
+    "PersistenceManager",
+    "Redaction",
+    "Retention",
     "SQLiteBackend",
     "SQLiteStorage",
     "Settings",
     "SqliteBackend",
+    "Step",
+    "StepRecord",
     "StorageBackend",
     "Store",
+    "Timeline",
+    "WorkflowRegistry",
     "copy_store",
     "create_storage_from_config",
     "errors",
+    "execute_with_checkpoints",
     "export_run",
     "export_store",
     "freeze",
     "import_file",
     "load_settings",
     "open_backend",
+    "run_step",
     "serializable",
     "sweep",
     "verify",
@@ -79,7 +121,19 @@ __all__ = [
 _ROOMS = {
     "AdapterBackend": "checkpoint",
     "BaseStorage": "checkpoint",
+    "Checkpoint": "records",
+    "CheckpointHeader": "records",
+    "CheckpointManager": "checkpoint",
+    "CheckpointMetadata": "records",
+    "CleanReport": "policy",
+    "Context": "runner",
+    "ConversationPersistence": "checkpoint",
+    "Diff": "timeline",
     "EncryptedStorage": "checkpoint",
+    "ExecutionHistory": "records",
+    "ExecutionRecovery": "runner",
+    "ExecutionResult": "runner",
+    "ExecutionTracker": "checkpoint",
     "FrozenDict": "codec",
     "FrozenList": "codec",
     "Gate": "store.gate",
@@ -89,20 +143,29 @@ _ROOMS = {
     "JSONStorage": "checkpoint",
     "MemoryBackend": "backends",
     "MemoryStorage": "checkpoint",
+    "PersistenceManager": "checkpoint",
+    "Redaction": "policy",
+    "Retention": "policy",
     "SQLiteBackend": "checkpoint",
     "SQLiteStorage": "checkpoint",
     "Settings": "config",
     "SqliteBackend": "backends",
+    "Step": "runner",
+    "StepRecord": "records",
     "StorageBackend": "checkpoint",
     "Store": "store",
+    "Timeline": "timeline",
+    "WorkflowRegistry": "runner",
     "copy_store": "store",
     "create_storage_from_config": "checkpoint",
+    "execute_with_checkpoints": "runner",
     "export_run": "store",
     "export_store": "store",
     "freeze": "codec",
     "import_file": "store",
     "load_settings": "config",
     "open_backend": "config",
+    "run_step": "runner",
     "serializable": "codec",
     "sweep": "store",
     "verify": "store",

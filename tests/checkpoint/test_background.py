@@ -14,9 +14,9 @@ from tests.checkpoint.strangers import DictStorage
 
 from knotline.backends import MemoryBackend, SqliteBackend
 from knotline.checkpoint import EncryptedStorage, MemoryStorage, SQLiteStorage, create_storage_from_config
-from knotline.checkpoint.behind import Behind
 from knotline.errors import ConfigError, Unavailable, Unstorable, WrongKey
 from knotline.store import Store
+from knotline.timeline.behind import Behind
 
 KEY = bytes(range(32))
 
@@ -85,12 +85,14 @@ def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller past the bound waits, and those who wait are let on in order."""
 
     async def main() -> None:
-        line = Behind(longest=4)
+        line = Behind(most=4)
         door = threading.Event()
         done: list[int] = []
 
         async def ask(n: int) -> None:
-            await line.add(lambda: (door.wait(30), done.append(n)))
+            ahead = line.stand("r", lambda: (door.wait(30), done.append(n)))
+            if ahead is not None:
+                await asyncio.wrap_future(ahead)
 
         asked = [asyncio.create_task(ask(n)) for n in range(10)]
         await asyncio.sleep(0.02)
@@ -98,7 +100,7 @@ def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         asked[7].cancel()  # who stops waiting has saved all the same
         door.set()
         await asyncio.gather(*asked, return_exceptions=True)
-        await line.flush()
+        await asyncio.to_thread(line.flush)
         assert done == list(range(10))
 
     asyncio.run(main())

@@ -8,6 +8,8 @@ save that has an alias, so that older stores stay as they are until then.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from knotline.backends.contract import Save
 from knotline.backends.files_entry import state_text
 from knotline.backends.sqlite_file import Cursor
@@ -18,16 +20,12 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS persistence(n INTEGER PRIMARY KEY, id TEXT NOT NULL, category TEXT NOT NULL,
     key TEXT NOT NULL, data TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
     run INT NOT NULL, rev INT NOT NULL);
-CREATE INDEX IF NOT EXISTS persistence_key ON persistence(category, key);
+CREATE UNIQUE INDEX IF NOT EXISTS persistence_key ON persistence(category, key, run);
 CREATE INDEX IF NOT EXISTS persistence_rev ON persistence(run, rev);
 """
-_AGAIN = """
-UPDATE persistence SET rev=?, data=?, updated_at=strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-    WHERE run=? AND category=? AND key=? RETURNING n
-"""
-_FIRST = """
-INSERT INTO persistence(id, category, key, data, run, rev, created_at, updated_at)
-    VALUES(?, ?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+_ROW = """
+INSERT INTO persistence(id, category, key, data, run, rev, created_at, updated_at) VALUES(?, ?, ?, ?, ?, ?, ?7, ?7)
+    ON CONFLICT(category, key, run) DO UPDATE SET rev=excluded.rev, data=excluded.data, updated_at=excluded.updated_at
 """
 
 
@@ -35,16 +33,21 @@ def exists(at: Cursor) -> bool:
     return bool(at.execute("SELECT 1 FROM sqlite_schema WHERE type='table' AND name='persistence'").fetchall())
 
 
-def show(at: Cursor, run: int, save: Save, alias: tuple[str, str]) -> None:
-    """The row of a save that is being inserted. What is no whole state has none."""
+def show(at: Cursor, run: int, save: Save, alias: tuple[str, str], *, ready: bool) -> bool:
+    """The row of a save that is being inserted. What is no whole state has none; `ready`: the table is there.
+
+    Says whether the table is there now.
+    """
     own = dict(save.objects)
     text = _text(at, save.body, own)
     if text is None:
-        return
-    at.execute(_SCHEMA).fetchall()
+        return ready
+    if not ready:
+        at.execute(_SCHEMA).fetchall()
     category, key = map(_plain, alias)
-    if not at.execute(_AGAIN, (save.rev, text, run, category, key)).fetchall():
-        at.execute(_FIRST, (f"{category}:{key}", category, key, text, run, save.rev))
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    at.execute(_ROW, (f"{category}:{key}", category, key, text, run, save.rev, now))
+    return True
 
 
 def hide(at: Cursor, run: int, below: int) -> None:

@@ -60,6 +60,8 @@ class Writer:
         self._last = 0
         self._next_indexed = 0
         self._wrote = False
+        # Is the table of what is shown there? Also known only once it is committed.
+        self._shows = self._will_show = False
 
     # -- connection and transaction ------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class Writer:
         if sync != self._full:
             at.execute("PRAGMA synchronous=FULL" if sync else "PRAGMA synchronous=NORMAL").fetchall()
             self._full = sync
-        self._wrote = False
+        self._wrote = self._will_show = False
         self._last = self._next_indexed = 0
         self._new_runs.clear()
         at.execute("BEGIN IMMEDIATE")
@@ -101,6 +103,7 @@ class Writer:
                 self._runs.clear()
             self._runs.update(self._new_runs)
         self._indexed = max(self._indexed, self._next_indexed)
+        self._shows = self._shows or self._will_show
 
     def _undo(self, error: BaseException) -> None:
         connection = self._connection
@@ -248,7 +251,8 @@ class Writer:
                 [(oid, self._last, data) for oid, data in save.objects],
             )
         if save.alias is not None:
-            sqlite_shown.show(at, run, save, save.alias)
+            ready = self._shows or self._will_show
+            self._will_show = sqlite_shown.show(at, run, save, save.alias, ready=ready) or self._will_show
         if save.drop:
             self._drop(at, run, min(save.drop, save.rev))
         return Done()

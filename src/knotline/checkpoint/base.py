@@ -12,6 +12,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from knotline.backends import Backend
@@ -38,6 +39,15 @@ class BaseStorage(ABC):
     _gate: Gate | None = None
     _aside: weakref.finalize[..., BaseStorage] | None = None
     _closed: bool = False
+
+    logs: Path | None = None
+    """The folder for execution logs that a person can tail; None where there is no place for them."""
+    shown: bool = False
+    """Are entries given the names under which people look for them?"""
+
+    def place_of(self, category: str, key: str) -> str:
+        """What `save` answers."""
+        return f"{category}:{key}"
 
     @abstractmethod
     async def save(self, category: str, key: str, data: dict[str, Any]) -> str:

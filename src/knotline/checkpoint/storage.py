@@ -6,19 +6,22 @@ is durable, never torn, and hashed when it is read, whichever storage keeps it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from knotline.backends import Backend, MemoryBackend, SqliteBackend
 from knotline.backends.keys import KEY_VARIABLE, PASSPHRASE_VARIABLE, KeySource, Passphrase, as_sources
 from knotline.checkpoint.base import BaseStorage, Names
-from knotline.checkpoint.behind import Behind
 from knotline.codec import private
 from knotline.config import Durability, Settings, expand, from_block, load_settings, nearest, read_config
 from knotline.errors import ConfigError, NotFound, Unstorable
 from knotline.store.names import document_key
+from knotline.timeline import Timeline
+from knotline.timeline.behind import Behind
 
 if TYPE_CHECKING:
     from knotline.backends.files import FilesBackend
@@ -38,11 +41,18 @@ StorageBackend = BaseStorage
 """The older spelling."""
 
 _ARGUMENT: Final = "argument"
+_KNOTS: Final = "checkpoint"
+_PAGE: Final = 1000
 _KEY_BYTES: Final = 32
 
 
+async def _until(done: Future[None] | None) -> None:
+    if done is not None:
+        await asyncio.wrap_future(done)
+
+
 class _Documents(BaseStorage):
-    """The four methods on a store."""
+    """The four methods on a store. The checkpoints of all runs are in the category `checkpoint` too."""
 
     def __init__(self, durability: Durability = "disk") -> None:
         known: tuple[str, ...] = get_args(Durability)
@@ -61,46 +71,66 @@ class _Documents(BaseStorage):
         if self.durability == "background":
             document_key(category, key)  # refused here and now, not at some flush
             self._prepare()  # before the first await: the order of the calls is the order of the saves
-            await self._behind.add(lambda: self.store.put(category, key, copy))
+            await _until(self._behind.stand(f"{category}/{key}", lambda: self.store.put(category, key, copy)))
             if self._opened is None:
-                await self.opened()  # a wrong key is said at once, and `_shown` needs the store
+                await self.opened()  # a wrong key is said at once, and `place_of` needs the store
         else:
             await self._cross(lambda: self.store.put(category, key, copy, sync=self.durability == "disk"))
-        return self._shown(category, key)
+        return self.place_of(category, key)
 
     async def load(self, category: str, key: str) -> dict[str, Any] | None:
-        await self._behind.settled()
+        await _until(self._behind.last())
         try:
             return await self._cross(lambda: cast("dict[str, Any]", self.store.get(category, key)))
         except NotFound as error:
             if (error.kind, error.name) != (category, key):
                 raise  # something that it is made of is missing, which is not the same as nothing
-            return None
+            return await self._cross(lambda: self._knot(key)) if category == _KNOTS else None
         except Unstorable:
             return None  # a name under which nothing can be saved
 
     async def delete(self, category: str, key: str) -> bool:
-        await self._behind.settled()
+        await _until(self._behind.last())
         try:
-            return await self._cross(lambda: self.store.remove(category, key))
+            gone = await self._cross(lambda: self.store.remove(category, key))
         except Unstorable:
             return False
+        if category != _KNOTS:
+            return gone
+        return await self._cross(lambda: Timeline(self.store).delete(key)) or gone
 
     async def list(self, category: str) -> Names:
-        await self._behind.settled()
-        return await self._cross(lambda: self.store.names(category))
+        await _until(self._behind.last())
+        names = await self._cross(lambda: self.store.names(category))
+        return names if category != _KNOTS else sorted({*names, *await self._cross(self._knots)})
+
+    def _knot(self, key: str) -> dict[str, Any] | None:
+        try:
+            return Timeline(self.store).load(key).to_dict()
+        except NotFound as error:
+            if error.kind != _KNOTS:
+                raise
+            return None
+
+    def _knots(self) -> Names:
+        timeline, found, after = Timeline(self.store), list[str](), None
+        while True:
+            page = timeline.list(limit=_PAGE, after=after)
+            found += [each.id for each in page]
+            if page.next is None:
+                return found
+            after = page.next
 
     async def flush(self) -> None:
-        await self._behind.flush()
+        await _until(self._behind.last())
+        self._behind.complain()
 
     async def _drain(self) -> None:
-        await self._behind.end()
+        self._behind.end()
+        await self.flush()
 
     def _prepare(self) -> None:
         """Nothing: opening these needs no loop."""
-
-    def _shown(self, category: str, key: str) -> str:
-        return f"{category}:{key}"
 
 
 class MemoryStorage(_Documents):
@@ -120,6 +150,8 @@ class SQLiteStorage(_Documents):
     one works in: its name and a hash of its path.
     """
 
+    shown = True
+
     def __init__(
         self,
         project_name: str | None = None,
@@ -130,6 +162,7 @@ class SQLiteStorage(_Documents):
     ) -> None:
         super().__init__(durability)
         self.db_path = _place("sqlite", project_name, base_dir, path)
+        self.logs = _logs(self.db_path, path)
         # Opened at once, as the seeds do: a file that is not ours is refused where it is named.
         _ = self.store
 
@@ -143,6 +176,8 @@ class JSONStorage(_Documents):
     The files are for reading: `save` gives the path of the one that it wrote.
     """
 
+    shown = True
+
     def __init__(
         self,
         project_name: str | None = None,
@@ -153,6 +188,7 @@ class JSONStorage(_Documents):
     ) -> None:
         super().__init__(durability)
         self.storage_dir = _place("json", project_name, base_dir, path)
+        self.logs = _logs(self.storage_dir, path)
         _ = self.store
 
     def _open(self) -> Backend:
@@ -160,7 +196,7 @@ class JSONStorage(_Documents):
 
         return FilesBackend(self.storage_dir)
 
-    def _shown(self, category: str, key: str) -> str:
+    def place_of(self, category: str, key: str) -> str:
         return str(cast("FilesBackend", self.store.backend).alias_path(category, key))
 
 
@@ -253,6 +289,11 @@ def _place(
     )
     assert settings.place is not None  # noqa: S101 - neither of the two kinds is in memory
     return settings.place
+
+
+def _logs(place: Path, path: str | os.PathLike[str] | None) -> Path:
+    """In the project's folder; for a place of the caller's own choice, under its name."""
+    return place.parent / "executions" if path is None else place.with_name(f"{place.name}.executions")
 
 
 def _expanded(key: str, said: str | os.PathLike[str] | None) -> Path | None:
