@@ -1,6 +1,6 @@
-"""Executes the README: every ```python block runs, in order, sharing names as a reader would read it.
+"""Executes the pages that teach: every ```python block runs, in order, sharing names as a reader would read it.
 
-Only the README is collected here. The tests have their own conftest.
+Only these pages are collected here. The tests have their own conftest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _leave(namespace: dict[str, Any]) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser()],
-    filenames=["README.md"],
+    patterns=["README.md", "docs/checkpoints.md"],
     setup=_enter,
     teardown=_leave,
 ).pytest()

@@ -22,9 +22,29 @@ from typing import Any
 
 import apsw
 
-from knotline import Gate, SqliteBackend, Store, copy_store, export_store, freeze, import_file, verify
+from knotline import (
+    CheckpointManager,
+    Context,
+    Gate,
+    JSONStorage,
+    PersistenceManager,
+    Retention,
+    SqliteBackend,
+    SQLiteStorage,
+    Step,
+    StepRecord,
+    Store,
+    Timeline,
+    copy_store,
+    execute_with_checkpoints,
+    export_store,
+    freeze,
+    import_file,
+    verify,
+)
 from knotline.backends import EncryptedBackend
 from knotline.backends.files import FilesBackend
+from knotline.records import moment
 
 MESSAGE = 500
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=2 + n % 8)) for n in range(4000)]
@@ -499,6 +519,111 @@ def moving() -> None:
             say(what, f"{size / middle / 1e6:,.0f} MB/s  {middle / floor:.1f}x", asked)
 
 
+# -- checkpoints ------------------------------------------------------------------------------------------
+
+
+def checkpoints() -> None:
+    """The managers in the seeds' shape, beside what the seeds' text expects: 10-50 ms to save, 5-20 ms to load."""
+    source = random.Random(11)
+
+    async def shape(storage: Any, size: int) -> tuple[float, float]:
+        saves: list[float] = []
+        loads: list[float] = []
+        async with storage:
+            manager = CheckpointManager(PersistenceManager(storage))
+            state = {"data": text(source, size), "n": 0}
+            for n in range(300):
+                state["n"] = n
+                start = time.perf_counter()
+                made = await manager.create_checkpoint(f"run-{size}", "step", n, state, {"at": n}, {})
+                saves.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                await manager.load_checkpoint(made.id)
+                loads.append(time.perf_counter() - start)
+        return statistics.median(saves), statistics.median(loads)
+
+    async def overhead(storage: Any) -> tuple[float, float]:
+        def sleepy(ctx: Any) -> dict[str, int]:
+            time.sleep(0.1)
+            return {"n": ctx.step_index}
+
+        alone, ours = [], []
+        async with storage:
+            manager = CheckpointManager(PersistenceManager(storage))
+            steps = [Step(f"s{n}", sleepy) for n in range(5)]
+            for _ in range(7):
+                start = time.perf_counter()
+                for step in steps:
+                    await asyncio.to_thread(step.run, Context())
+                alone.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                await execute_with_checkpoints(steps, manager=manager)
+                ours.append(time.perf_counter() - start)
+        return statistics.median(alone), statistics.median(ours)
+
+    for name, make in {"SQLiteStorage": SQLiteStorage, "JSONStorage": JSONStorage}.items():
+        for size in (1000, 10_000):
+            with folder() as place:
+                save, load = asyncio.run(shape(make("bench", place), size))
+            say(f"{name}: save of {size // 1000} KB", f"{us(save)}  {0.01 / save:.0f}x faster", ">= 20x than 10 ms")
+            say(f"{name}: load of {size // 1000} KB", f"{us(load)}  {0.005 / load:.0f}x faster", ">= 20x than 5 ms")
+        with folder() as place:
+            alone, ours = asyncio.run(overhead(make("bench", place)))
+        say(f"{name}: five steps of 100 ms", f"{(ours / alone - 1) * 100:.2f}% more", "<= 1%")
+
+
+def lists() -> None:
+    """100,000 checkpoints in 1,000 runs, through the public timeline."""
+    with folder() as place, Timeline(SqliteBackend(place / "k.db")) as timeline:
+
+        async def fill() -> None:
+            gate = Gate(timeline.store)
+
+            async def one(run: int) -> None:
+                for n in range(100):
+                    saving = timeline.saving(
+                        f"run-{run}",
+                        step_name=f"step {n % 20}",
+                        step_index=n,
+                        state={"n": n},
+                        status="failed" if n % 7 == 0 else "success",
+                        metadata={"tags": ["nightly"] if n % 10 == 0 else [], "owner": f"u{run % 7}"},
+                        workflow_id=f"w{run % 5}",
+                    )
+                    header = await gate.append(f"run-{run}", saving.value, note=saving.decide, sync=False)
+                    timeline.saved(saving, header)
+
+            for first in range(0, 1000, 100):
+                await asyncio.gather(*(one(run) for run in range(first, first + 100)))
+            gate.close()
+
+        asyncio.run(fill())
+        for what, (ask, limit) in {
+            "a page of 50": (lambda: timeline.list(limit=50), "<= 5 ms"),
+            "a page of one run": (lambda: timeline.list("run-7", limit=50), "<= 5 ms"),
+            "filter by status": (lambda: timeline.list(status="failed", limit=50), "<= 10 ms"),
+            "filter by tag": (lambda: timeline.list(tag="nightly", limit=50), "<= 10 ms"),
+            "filter by metadata": (lambda: timeline.list(metadata={"owner": "u3"}, limit=50), "<= 10 ms"),
+            "filter by workflow and status": (
+                lambda: timeline.list(workflow_id="w2", status="failed", limit=50),
+                "<= 10 ms",
+            ),
+            "the newest checkpoint of a run, loaded": (
+                lambda: timeline.load(f"ckpt-run-{random.randrange(1000)}-99"),
+                "<= 2 ms",
+            ),
+        }.items():
+            ask()
+            say(what, f"{statistics.median(clocked(ask) for _ in range(50)) * 1e3:.2f} ms", limit)
+        plans = [clocked(lambda: timeline.clean(Retention(keep_last=10), dry_run=True)) for _ in range(3)]
+        say("a retention plan over all of them", f"{statistics.median(plans):.2f} s", "<= 1 s")
+        for n in range(1000):
+            record = StepRecord(step_name=f"s{n}", step_index=n, timestamp=moment(0), result={"n": n}, duration=0.1)
+            timeline.save("long", step_name=f"s{n}", step_index=n, state={"n": n}, record=record, durability="process")
+        took = statistics.median(clocked(lambda: timeline.history("long")) for _ in range(15))
+        say("history of a run of 1,000 steps", f"{took * 1e3:.1f} ms", "<= 20 ms")
+
+
 PARTS = {
     "save": save,
     "concurrent": concurrent,
@@ -511,6 +636,8 @@ PARTS = {
     "check": check,
     "files": files,
     "moving": moving,
+    "checkpoints": checkpoints,
+    "lists": lists,
     "peer": peer,
 }
 
