@@ -276,9 +276,10 @@ class Writer:
         finally:
             self._give_up(plan)
         if plan.save.alias is not None:
-            # What shows the entry is derived from it: when that fails, the entry is there nevertheless.
+            # What shows the entry is derived from it: when that fails, the entry is there nevertheless, and nobody
+            # waits for a sync of it.
             try:
-                plan.folders += self.aliases.show(run, plan.page, dict(plan.save.objects))
+                self.aliases.show(run, plan.page, dict(plan.save.objects))
             except (OSError, Error):
                 self._log.behind.add(run.key)
         plan.folders.append(run.folder)

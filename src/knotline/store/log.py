@@ -333,7 +333,13 @@ class Store:
         return self._move(run_key(run), lambda head: _aside(head, "annotate", note, tokens), held)
 
     def say(
-        self, run: str, note: Mapping[str, object], *, labels: Iterable[str] = (), held: Held | None = None
+        self,
+        run: str,
+        note: Mapping[str, object],
+        *,
+        labels: Iterable[str] = (),
+        held: Held | None = None,
+        sync: bool = True,
     ) -> Header:
         """An entry that only says something, also of a run that has no state yet. The warm head stays warm."""
         key = run_key(run)
@@ -357,7 +363,7 @@ class Store:
                     body=Nothing(),
                     tokens=tokens,
                 )
-                if self.settle(draft, self.backend.commit([draft.save])[0]):
+                if self.settle(draft, self.backend.commit([draft.save], sync=sync)[0]):
                     return draft.header
         raise Unavailable(f"run {run!r}", why=f"lost {_TRIES} races for its head")
 

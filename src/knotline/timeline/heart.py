@@ -413,7 +413,8 @@ class Timeline:
     ) -> None:
         """How the run stands: running, paused, success, failed or cancelled.
 
-        `plan` is the names of its steps, `initial` what it begins with.
+        `plan` is the names of its steps, `initial` what it begins with. That a run goes on promises nothing yet, so
+        nobody waits for the disk because of it: the first save after it is synced, and it with that.
         """
         note: dict[str, Any] = {"run": status}
         error = None if error is None else notes.short(error)
@@ -421,7 +422,7 @@ class Timeline:
         note |= {name: value for name, value in said if value is not None}
         labels = [notes.STATUS, notes.stands(status)]
         self.settle(execution_id)
-        header = self.store.say(execution_id, self.redaction.note(note), labels=labels)
+        header = self.store.say(execution_id, self.redaction.note(note), labels=labels, sync=status != "running")
         if initial:
             self.store.attach(execution_id, header.rev, INITIAL_TASK, 0, self.redaction.note(initial, "initial"))
         self._attempts.passed(execution_id, header)
