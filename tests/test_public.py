@@ -30,6 +30,7 @@ EXPECTED: list[str] = [
     "Held",
     "JSONBackend",
     "JSONStorage",
+    "Knotline",
     "MemoryBackend",
     "MemoryStorage",
     "PersistenceManager",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from knotline.checkpoint import SQLiteStorage as SQLiteStorage
     from knotline.checkpoint import StorageBackend as StorageBackend
     from knotline.checkpoint import create_storage_from_config as create_storage_from_config
+    from knotline.client import Knotline as Knotline
+    from knotline.client import open as open  # noqa: A004 - `knotline.open`, as `gzip.open`
     from knotline.codec import FrozenDict as FrozenDict
     from knotline.codec import FrozenList as FrozenList
     from knotline.codec import freeze as freeze
@@ -87,6 +89,7 @@ __all__ = [
     "Held",
     "JSONBackend",
     "JSONStorage",
+    "Knotline",
     "MemoryBackend",
     "MemoryStorage",
     "PersistenceManager",
@@ -119,6 +122,9 @@ __all__ = [
 ]
 
 _ROOMS = {
+    # Not in `__all__`: a star import must not shadow a builtin.
+    "open": "client",
+    "Knotline": "client",
     "AdapterBackend": "checkpoint",
     "BaseStorage": "checkpoint",
     "Checkpoint": "records",

@@ -9,10 +9,11 @@ from uuid import uuid4
 
 from knotline.checkpoint import CheckpointManager, PersistenceManager, create_storage_from_config
 from knotline.errors import NotFound
+from knotline.records import Checkpoint
 from knotline.runner.linear import Driver, Notify, ShouldRetry
 from knotline.runner.steps import Context, ExecutionResult, attempted, limits_of, named, tell
 
-__all__ = ["execute_with_checkpoints", "remember", "remembered", "run_step"]
+__all__ = ["execute_with_checkpoints", "remember", "remembered", "run_step", "step_on"]
 
 _MOST: Final = 1000
 # What was run by whom, so that the same process can retry without being told the steps again.
@@ -74,10 +75,15 @@ async def execute_with_checkpoints(
 
 async def run_step(manager: CheckpointManager, checkpoint_id: str, step: Any) -> ExecutionResult:
     """One step alone, on that checkpoint's data. Nothing is recorded, so it may be done again and again."""
-    (step,) = named([step])
     checkpoint = await manager.load_checkpoint(checkpoint_id)
     if checkpoint is None:
         raise NotFound("checkpoint", checkpoint_id)
+    return await step_on(checkpoint, step)
+
+
+async def step_on(checkpoint: Checkpoint, step: Any) -> ExecutionResult:
+    """As `run_step`, on a checkpoint that was loaded."""
+    (step,) = named([step])
     context = Context.from_checkpoint(checkpoint)
     context.step_index = checkpoint.step_index + 1
     tell(step, index=context.step_index)
