@@ -24,7 +24,7 @@ from knotline.codec.frames import (
 )
 from knotline.codec.freeze import freeze, thaw
 from knotline.codec.frozen import FrozenDict, FrozenList, identical, strictly
-from knotline.codec.heads import PREV, check_body, check_piece, close_head, open_head
+from knotline.codec.heads import PREV, check_body, check_piece, close_head, glance, open_head
 from knotline.codec.private import is_leaf, private, show_path
 from knotline.codec.reading import decode, public
 from knotline.codec.types import serializable
@@ -54,6 +54,7 @@ __all__ = [
     "exact",
     "fits",
     "freeze",
+    "glance",
     "identical",
     "is_leaf",
     "links_of",

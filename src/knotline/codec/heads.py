@@ -18,7 +18,7 @@ from knotline.codec.values import encode
 from knotline.errors import Damaged, UnknownFormat
 from knotline.records import NOWHERE, OPS, Header
 
-__all__ = ["PREV", "check_body", "check_piece", "close_head", "open_head"]
+__all__ = ["PREV", "check_body", "check_piece", "close_head", "glance", "open_head"]
 
 PREV: Final = 8
 _VERSION: Final = b"\x01"
@@ -59,21 +59,9 @@ def _relative(rev: int, target: int) -> int:
 
 def open_head(stored: bytes, run: str, rev: int) -> Header:
     """Checked against its own check bytes only; `check_body` needs the body."""
-    what = f"head of {run!r} at {rev}"
-    if stored[:1] != _VERSION:
-        if len(stored) < _FRONT:
-            raise Damaged(what, why="it is cut short")
-        raise UnknownFormat(what, found=stored[:1].hex())
-    entry_hash, payload = stored[1 : 1 + ID], stored[_FRONT:]
-    if digest(b"hd", entry_hash + payload)[:_CHECK] != stored[1 + ID : _FRONT]:
-        raise Damaged(what, why="its check does not match")
-    fields: Any = decode(payload)
-    if exact(fields) is not list or list(map(exact, fields)) != _SHAPE:
-        raise UnknownFormat(what, found="other fields")
-    at, epoch, pos, parent, undo, redo, prev, writer, note = fields[1:]
+    fields = _fields(stored, run, rev)
     code: int = fields[0]
-    if not 0 <= code < len(OPS):
-        raise UnknownFormat(what, found=f"operation {code}")
+    at, epoch, pos, parent, undo, redo, prev, writer, note = fields[1:]
     return Header(
         run=run,
         rev=rev,
@@ -86,9 +74,35 @@ def open_head(stored: bytes, run: str, rev: int) -> Header:
         redo=_absolute(rev, redo),
         prev=prev,
         writer=writer,
-        hash=entry_hash,
+        hash=stored[1 : 1 + ID],
         note=note,
     )
+
+
+def glance(stored: bytes, run: str, rev: int) -> tuple[int, bool, dict[str, Any]]:
+    """When it was written, whether it has a state, and what it says: for those who look at very many."""
+    _, at, _, pos, _, _, _, _, _, note = _fields(stored, run, rev)
+    return at, pos == 0, note
+
+
+def _fields(stored: bytes, run: str, rev: int) -> list[Any]:
+    if stored[:1] != _VERSION:
+        if len(stored) < _FRONT:
+            raise Damaged(_what(run, rev), why="it is cut short")
+        raise UnknownFormat(_what(run, rev), found=stored[:1].hex())
+    payload = stored[_FRONT:]
+    if digest(b"hd", stored[1 : 1 + ID] + payload)[:_CHECK] != stored[1 + ID : _FRONT]:
+        raise Damaged(_what(run, rev), why="its check does not match")
+    fields: Any = decode(payload)
+    if exact(fields) is not list or list(map(exact, fields)) != _SHAPE:
+        raise UnknownFormat(_what(run, rev), found="other fields")
+    if not 0 <= fields[0] < len(OPS):
+        raise UnknownFormat(_what(run, rev), found=f"operation {fields[0]}")
+    return fields
+
+
+def _what(run: str, rev: int) -> str:
+    return f"head of {run!r} at {rev}"
 
 
 def _absolute(rev: int, relative: int) -> int:

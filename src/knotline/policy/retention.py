@@ -33,6 +33,7 @@ Reason = Literal[
     "status",
 ]
 
+_WITHIN: Final[tuple[Reason, ...]] = ("within the limits",)
 _FINISHED: Final = frozenset(("success", "failed", "cancelled"))
 
 
@@ -113,8 +114,9 @@ def plan(rows: Sequence[Row], retention: Retention, *, now: int, size: int) -> l
     """One fate for each row, in their order. `now` in microseconds; `size` is what the whole store takes."""
     if not retention.limits and retention.status is None:
         return [Fate(row, keep=True, reasons=("within the limits",)) for row in rows]
-    shields = _shields(rows, retention)
-    excess = _excess(rows, retention, now)
+    runs = _by_run(rows)
+    shields = _shields(rows, runs, retention)
+    excess = _excess(rows, runs, retention, now)
     if retention.max_size is not None:
         left = size - sum(row.size for at, row in enumerate(rows) if excess[at] and not shields[at])
         for at in sorted(range(len(rows)), key=lambda at: rows[at].at):
@@ -131,21 +133,21 @@ def plan(rows: Sequence[Row], retention: Retention, *, now: int, size: int) -> l
 
 def _fate(row: Row, shield: tuple[Reason, ...], excess: tuple[Reason, ...], retention: Retention) -> Fate:
     if not _meant(row, retention):
-        return Fate(row, keep=True, reasons=("its run is not meant", *shield))
+        return Fate(row, True, ("its run is not meant", *shield))  # noqa: FBT003 - a hundred thousand of these
     if shield and excess:
-        return Fate(row, keep=True, reasons=shield)
+        return Fate(row, True, shield)  # noqa: FBT003 - as above
     if excess:
-        return Fate(row, keep=False, reasons=excess)
-    return Fate(row, keep=True, reasons=("within the limits",))
+        return Fate(row, False, excess)  # noqa: FBT003 - as above
+    return Fate(row, True, _WITHIN)  # noqa: FBT003 - as above
 
 
 def _meant(row: Row, retention: Retention) -> bool:
     return retention.status is None or row.ended == retention.status
 
 
-def _shields(rows: Sequence[Row], retention: Retention) -> list[tuple[Reason, ...]]:
+def _shields(rows: Sequence[Row], runs: Iterable[list[int]], retention: Retention) -> list[tuple[Reason, ...]]:
     shields: list[tuple[Reason, ...]] = [()] * len(rows)
-    for run in _by_run(rows):
+    for run in runs:
         resumes = next((at for at in run if rows[at].status == "success"), run[0])
         for place, at in enumerate(run):
             row = rows[at]
@@ -166,12 +168,12 @@ def _shields(rows: Sequence[Row], retention: Retention) -> list[tuple[Reason, ..
     return shields
 
 
-def _excess(rows: Sequence[Row], retention: Retention, now: int) -> list[tuple[Reason, ...]]:
+def _excess(rows: Sequence[Row], runs: Iterable[list[int]], retention: Retention, now: int) -> list[tuple[Reason, ...]]:
     excess: list[tuple[Reason, ...]] = [()] * len(rows)
     oldest = None if retention.older_than is None else now - int(retention.older_than * 1_000_000)
     keep = retention.keep_last
     only_status = not retention.limits
-    for run in _by_run(rows):
+    for run in runs:
         if not _meant(rows[run[0]], retention):
             continue
         for place, at in enumerate(run):
@@ -187,11 +189,11 @@ def _excess(rows: Sequence[Row], retention: Retention, now: int) -> list[tuple[R
     return excess
 
 
-def _by_run(rows: Sequence[Row]) -> Iterable[list[int]]:
+def _by_run(rows: Sequence[Row]) -> list[list[int]]:
     """Places in the list, newest first, run by run."""
     runs: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         runs.setdefault(row.run, []).append(at)
     for places in runs.values():
         places.sort(key=lambda at: rows[at].rev, reverse=True)
-    return runs.values()
+    return list(runs.values())

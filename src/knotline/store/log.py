@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
 from knotline.backends import MAX_REV, Attach, Attachment, Backend, Conflicted, Done, Entry, Failed, Outcome
-from knotline.codec import decode, digest, encode, open_head, private
+from knotline.codec import decode, digest, encode, glance, open_head, private
 from knotline.codec.bodies import Body, Delta, Fork, Nothing
 from knotline.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, NothingToUndo, Unavailable
 from knotline.records import NOWHERE, Header, Op
@@ -670,6 +670,19 @@ class Store:
         while page := self.backend.runs(after=after, limit=1000):
             yield from page
             after = page[-1][0]
+
+    def glances(
+        self, labels: Iterable[str], *, run: str | None = None
+    ) -> Iterator[tuple[str, int, int, bool, Mapping[str, Any]]]:
+        """Of every entry under these labels, oldest first: run, revision, time, whether it has a state, its note."""
+        tokens, beyond = label_tokens(labels), None
+        key = None if run is None else run_key(run)
+        names: dict[bytes, str] = {}
+        while page := self.backend.find(tokens, run=key, beyond=beyond, newest=False, limit=2000):
+            for entry in page:
+                name = names.get(entry.run) or names.setdefault(entry.run, run_name(entry.run))
+                yield (name, entry.rev, *glance(entry.head, name, entry.rev))
+            beyond = page[-1].cursor
 
     def headers(self, run: str, lo: int, hi: int) -> Iterator[Header]:
         """Entries with `lo <= rev <= hi` that are there, ascending."""

@@ -6,52 +6,28 @@ everything before it is gone. Objects that nothing links to any more are swept, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
 from knotline.policy import CleanReport, Fate, Retention, Row, plan
 from knotline.store import Store, View, sweep
 from knotline.timeline import notes
-from knotline.timeline.asides import Asides, found
+from knotline.timeline.asides import Aside, Asides, found
 from knotline.timeline.history import status_in
 
 __all__ = ["clean", "rows"]
 
-_PAGE: Final = 2000
-
 
 def rows(store: Store, asides: Asides, *, run: str | None = None) -> list[Row]:
-    """Every checkpoint in sight, oldest first."""
+    """Every checkpoint in sight, oldest first. Looked at lightly: there may be very many."""
     made: list[Row] = []
-    known: dict[str, tuple[Any, str]] = {}
-    beyond: int | None = None
-    while True:
-        page = store.find([notes.CHECKPOINT], run=run, beyond=beyond, newest=False, limit=_PAGE)
-        for each in page.items:
-            header = each.header
-            if header.run not in known:
-                aside = asides.of(header.run)
-                known[header.run] = (aside, _ended(store, header.run, aside.view))
-            aside, ended = known[header.run]
-            if not aside.sees(header):
-                continue
-            note: Mapping[str, Any] = header.note
-            made.append(
-                Row(
-                    header.run,
-                    note["id"],
-                    header.rev,
-                    header.at,
-                    note.get("status", "success"),
-                    ended,
-                    note.get("size", 0),
-                    header.rev in aside.pins,
-                    header.rev in aside.origins,
-                )
-            )
-        if page.next is None:
-            return made
-        beyond = page.next
+    known: dict[str, tuple[Aside, str]] = {}
+    for name, rev, at, state, note in store.glances([notes.CHECKPOINT], run=run):
+        if name not in known:
+            aside = asides.of(name)
+            known[name] = (aside, _ended(store, name, aside.view))
+        aside, ended = known[name]
+        if state and "id" in note and rev in aside.view:
+            status, size = note.get("status", "success"), note.get("size", 0)
+            made.append(Row(name, note["id"], rev, at, status, ended, size, rev in aside.pins, rev in aside.origins))
+    return made
 
 
 def _ended(store: Store, run: str, view: View) -> str:
