@@ -11,7 +11,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from knotline.backends.contract import Save
-from knotline.backends.files_entry import state_text
 from knotline.backends.sqlite_file import Cursor
 
 __all__ = ["disagreeing", "exists", "hide", "show"]
@@ -69,6 +68,8 @@ def disagreeing(at: Cursor) -> list[str]:
 
 
 def _text(at: Cursor, body: bytes, own: dict[bytes, bytes]) -> str | None:
+    from knotline.backends.files_entry import state_text  # noqa: PLC0415 - a store that nobody reads so does without
+
     def stored(oid: bytes) -> bytes | None:
         if oid in own:
             return own[oid]
