@@ -523,7 +523,7 @@ def moving() -> None:
 
 
 def checkpoints() -> None:
-    """The managers in the seeds' shape, beside what the seeds' text expects: 10-50 ms to save, 5-20 ms to load."""
+    """The managers beside what was expected of them when they were planned: 10-50 ms to save, 5-20 ms to load."""
     source = random.Random(11)
 
     async def shape(storage: Any, size: int) -> tuple[float, float]:

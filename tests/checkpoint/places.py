@@ -37,7 +37,7 @@ on_every_storage = pytest.mark.parametrize("kind", STORAGES)
 
 @dataclass
 class Desk:
-    """All the seeds' classes on one storage; nothing waits, and chance is a half."""
+    """All the promised classes on one storage; nothing waits, and chance is a half."""
 
     storage: BaseStorage
     persistence: PersistenceManager

@@ -45,7 +45,7 @@ class DictStorage(BaseStorage):
 
 
 class NaiveFiles(BaseStorage):
-    """The seeds' own sketch: a file per document, named by the raw key."""
+    """the first sketch: a file per document, named by the raw key."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

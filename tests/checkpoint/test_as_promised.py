@@ -1,4 +1,4 @@
-"""The storages, line by line as a user is told to type them; and the seeds' own lists of unit tests."""
+"""The storages, line by line as a user is told to type them; and the first lists of unit tests."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_path_is_a_database_file_or_a_folder(kind: str, path: str, where: str,
     run(storage.aclose())
 
 
-SEEDS = """{
+PLANNED = """{
   "persistence": {
     "storage_type": "sqlite",  // "json" or "sqlite"
     "path": ".cache/tiny-claude-code/data.db"
@@ -172,10 +172,10 @@ SEEDS = """{
 
 
 @pytest.mark.parametrize("switched", ["sqlite", "json"])
-def test_the_seeds_config_file(switched: str, tmp: Path) -> None:
+def test_the_config_file(switched: str, tmp: Path) -> None:
     """Their file as it stands, `//` included; then switched by editing one word of it."""
     file = tmp / "config.json"
-    file.write_text(SEEDS.replace('"storage_type": "sqlite"', f'"storage_type": "{switched}"'), encoding="utf-8")
+    file.write_text(PLANNED.replace('"storage_type": "sqlite"', f'"storage_type": "{switched}"'), encoding="utf-8")
 
     async def main() -> None:
         async with create_storage_from_config(file) as storage:
@@ -207,7 +207,7 @@ def test_what_a_mistake_says(tmp: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "sqlite", "memory", "encrypted"])
 def test_the_four_methods(kind: str, tmp: Path) -> None:
-    """The seeds' lists: every category; nothing there is None, False and []; saving again replaces."""
+    """The first lists: every category; nothing there is None, False and []; saving again replaces."""
 
     async def main() -> None:
         storage = create_storage_from_config(

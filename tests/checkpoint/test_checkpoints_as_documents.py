@@ -1,4 +1,4 @@
-"""Who looks at a storage finds the checkpoints where the seeds put them."""
+"""Who looks at a storage finds the checkpoints where they were promised to be."""
 
 from __future__ import annotations
 

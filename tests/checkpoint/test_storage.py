@@ -1,4 +1,4 @@
-"""The storages: what the seeds' test lists ask of them, on every kind, and what their sketches got wrong."""
+"""The storages: what the first test lists ask of them, on every kind, and what their sketches got wrong."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_closing(make: Maker, tmp_path: Path) -> None:
 
 
 def test_one_that_is_never_closed_leaves_no_thread(tmp_path: Path) -> None:
-    """The seeds never close theirs."""
+    """Many never close theirs."""
 
     async def main() -> None:
         for n in range(5):
@@ -397,7 +397,7 @@ def test_switching_by_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run(main())
 
 
-def test_the_seeds_block_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config.json"
     file.write_text(
         """// config.json

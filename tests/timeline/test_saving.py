@@ -19,7 +19,7 @@ from knotline.testing import FaultyBackend, Plan
 from knotline.timeline import Timeline
 
 
-def test_ids_are_those_of_the_seeds_and_a_second_attempt_has_a_suffix(timeline: Timeline) -> None:
+def test_ids_are_those_promised_and_a_second_attempt_has_a_suffix(timeline: Timeline) -> None:
     assert save(timeline, "exec-1", 3) == "ckpt-exec-1-3"
     assert save(timeline, "exec-1", 3) == "ckpt-exec-1-3.2"
     assert save(timeline, "exec-1", 3) == "ckpt-exec-1-3.3"

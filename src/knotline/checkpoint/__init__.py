@@ -1,4 +1,4 @@
-"""The seeds' classes, asynchronous and thin over the timeline: storages, persistence, checkpoints, tracking."""
+"""The promised classes, asynchronous and thin over the timeline: storages, persistence, checkpoints, tracking."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class BaseStorage(ABC):
             with self._opening():
                 if self._gate is None:
                     gate = self._gate = Gate(self.store)
-                    # The seeds never close a storage. Its writer threads must not outlive it; nobody waits for them.
+                    # Many never close a storage. Its writer threads must not outlive it; nobody waits for them.
                     self._aside = weakref.finalize(self, _close_aside, gate)
                     self._aside.atexit = False
         elif not self._closed:

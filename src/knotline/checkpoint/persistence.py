@@ -1,7 +1,7 @@
 """One place for all that an application keeps: documents by category, and checkpoints on the same storage.
 
 A checkpoint is not a document here but an entry of its run's log, so that it costs what changed and can be rolled
-back, forked and compared; by these methods it is saved and loaded as the seeds do.
+back, forked and compared; by these methods it is saved and loaded like any document.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class SQLiteStorage(_Documents):
         super().__init__(durability)
         self.db_path = _place("sqlite", project_name, base_dir, path)
         self.logs = _logs(self.db_path, path)
-        # Opened at once, as the seeds do: a file that is not ours is refused where it is named.
+        # Opened at once: a file that is not ours is refused where it is named.
         _ = self.store
 
     def _open(self) -> Backend:

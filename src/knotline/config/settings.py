@@ -278,7 +278,7 @@ def _merged(layers: list[_Layer], project: Path) -> Settings:
             else:
                 held[name], origins[name] = text, _origin(layer, name)
     if "storage_type" not in held and any(layer.block for layer in layers):
-        held["storage_type"] = "json"  # as the seeds' block means it; without any block, SQLite
+        held["storage_type"] = "json"  # as the block has always meant it; without any block, SQLite
     return Settings(
         storage_type=cast("StorageType", held.get("storage_type", "sqlite")),
         path=Path(held["path"]) if "path" in held else None,

@@ -20,7 +20,7 @@ def moment(at: int) -> datetime:
 
 
 def checkpoint_id(execution_id: str, step_index: int, attempt: int = 1) -> str:
-    """As the seeds name them. An id is a name that is kept in its entry; nobody takes it apart."""
+    """As they are promised to look. An id is a name that is kept in its entry; nobody takes it apart."""
     return f"ckpt-{execution_id}-{step_index}" + ("" if attempt == 1 else f".{attempt}")
 
 
@@ -169,7 +169,7 @@ class Checkpoint:
         return self.execution_id
 
     def to_dict(self) -> dict[str, Any]:
-        """The seeds' form: ISO 8601 with a zone, the rest as it is."""
+        """The promised form: ISO 8601 with a zone, the rest as it is."""
         said: dict[str, Any] = {
             "id": self.id,
             "execution_id": self.execution_id,
@@ -200,7 +200,7 @@ class Checkpoint:
             execution_id=data["execution_id"],
             step_name=data["step_name"],
             step_index=data["step_index"],
-            # The seeds' times have no zone; what they meant was the machine's own.
+            # Older times have no zone; what they meant was the machine's own.
             timestamp=at if at.tzinfo is not None else at.astimezone(),
             state=data["state"],
             context=data.get("context", {}),

@@ -46,7 +46,7 @@ class Context:
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    """A state that is no dict (the seeds save whatever a step returned) stands under `result`."""
+    """A state that is no dict (some callers save whatever a step returned) stands under `result`."""
     if value is None:
         return {}
     return {**cast("Mapping[str, Any]", value)} if isinstance(value, Mapping) else {"result": value}

@@ -76,7 +76,7 @@ def is_checkpoint(header: Header) -> bool:
 
 def note_of(
     *,
-    id: str,  # noqa: A002 - the seeds' name of it
+    id: str,  # noqa: A002 - the promised name of it
     step_name: str,
     step_index: int,
     attempt: int,

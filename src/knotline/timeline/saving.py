@@ -86,7 +86,7 @@ class Saving:
         workflow_id: str | None = None,
         record: StepRecord | None = None,
         run_status: str | None = None,
-        id: str | None = None,  # noqa: A002 - the seeds' name of it
+        id: str | None = None,  # noqa: A002 - the promised name of it
         attempt: int = 1,
         timestamp: datetime | None = None,
         shown: bool = False,

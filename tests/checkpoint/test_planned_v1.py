@@ -11,7 +11,7 @@ from knotline.runner import Context, ExecutionResult, Step, execute_with_checkpo
 
 
 class Flow:
-    """The seeds' five steps; the third is the external API."""
+    """The five steps of the plan; the third is the external API."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures

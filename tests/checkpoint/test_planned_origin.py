@@ -145,12 +145,12 @@ def test_weights(size: int, wanted: str) -> None:
     assert weight(size) == wanted
 
 
-def test_a_checkpoint_of_the_seeds_without_a_zone_is_read_as_the_machines_own_time() -> None:
+def test_a_checkpoint_of_old_without_a_zone_is_read_as_the_machines_own_time() -> None:
     said = {
         "id": "ckpt-exec-1-0", "execution_id": "exec-1", "step_name": "s", "step_index": 0,
         "timestamp": "2025-01-13T10:00:00", "state": {}, "context": {}, "variables": {},
     }  # fmt: skip
     found = Checkpoint.from_dict(said)
     assert found.timestamp.tzinfo is not None
-    assert found.timestamp.replace(tzinfo=None) == datetime(2025, 1, 13, 10)  # noqa: DTZ001 - as the seeds write it
+    assert found.timestamp.replace(tzinfo=None) == datetime(2025, 1, 13, 10)  # noqa: DTZ001 - as older ones are written
     assert (found.status, found.error, dict(found.metadata)) == ("success", None, {})

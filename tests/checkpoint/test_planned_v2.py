@@ -192,7 +192,7 @@ def test_unit_6_the_tracker(kind: str, tmp_path: Path) -> None:
                 "fetch", 0, "success", {"rows": [1]}, 1.25,
             )  # fmt: skip
             assert (second.status, second.error, second.error_type) == ("failed", "reset by peer", "ConnectionError")
-            assert "test_seeds_v2.py" in (second.traceback or "")
+            assert "test_planned_v2.py" in (second.traceback or "")
             assert (third.error, third.error_type, third.traceback, third.attempt) == ("said in words", None, None, 2)
             assert history.total_duration == 1.25
             assert history.recovery_attempts == 2
