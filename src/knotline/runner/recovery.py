@@ -179,6 +179,8 @@ class ExecutionRecovery:
             )
         except NotFound as error:
             text = missing if error.kind in ("checkpoint", "execution") else f"Recovery failed: {error}"
+            if error.kind in ("workflow", "steps"):
+                text += "; give its remaining_steps, or register them as a workflow"
             return await self._lost(driver, run, checkpoint, text, error)
         except Exception as error:  # noqa: BLE001 - a failed recovery is a result, whatever it was
             return await self._lost(driver, run, checkpoint, f"Recovery failed: {error}", error)
@@ -212,7 +214,7 @@ class ExecutionRecovery:
             if workflow is not None and workflow in self._workflows:
                 known = self._workflows.get(workflow)
             if known is None:
-                raise NotFound("workflow", workflow or f"of execution {run}")
+                raise NotFound("steps", run) if workflow is None else NotFound("workflow", workflow)
             if at is not None and at >= len(known):
                 raise NotFound("step", at)
             steps = known[start:]
