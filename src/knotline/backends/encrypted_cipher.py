@@ -16,8 +16,6 @@ import hashlib
 import hmac
 import os
 import struct
-import threading
-import time
 from base64 import b32encode
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -59,8 +57,6 @@ _COMMITMENT_AT: Final = _SALT_AT + _SALT
 _NONCE_AT: Final = _COMMITMENT_AT + KEY
 _SEALED_AT: Final = _NONCE_AT + _NONCE
 _AHEAD: Final = 16
-_LOW: Final = 8
-_MANY: Final = 64
 _PIECE: Final = b"knotline piece 1"
 _PAD: Final = bytes(64 - 32)  # to a block of SHA-256
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
@@ -151,7 +147,6 @@ class Cipher:
         )
         self._fronts = [parts(_VERSION, _SUITE, store, epoch.to_bytes(4, "big")) for epoch in range(len(roots))]
         self._ready: list[tuple[bytes, AESGCM]] = []
-        self._idle = threading.Lock()
         self._heads = [front + parts(b"head") for front in self._fronts]
         self._bodies = [front + parts(b"body") for front in self._fronts]
 
@@ -221,27 +216,14 @@ class Cipher:
         """The front of a piece up to its commitment, and what seals it. Made several at once: a processor that has
         just waited for a disk takes twice as long for the first as for the next. Nonces are drawn when they are
         used: a process that is forked with some of these in hand still repeats none.
-
-        Whoever saves much gets more of them from a thread, which works while the one that saves waits for the disk.
         """
         try:
-            fresh = self._ready.pop()
+            return self._ready.pop()
         except IndexError:
             # The last is not put where another thread could take it.
             *more, last = [self._key() for _ in range(_AHEAD)]
             self._ready += more
             return last
-        if len(self._ready) < _LOW and self._idle.acquire(blocking=False):
-            threading.Thread(target=self._refill, name="knotline-keys", daemon=True).start()
-        return fresh
-
-    def _refill(self) -> None:
-        try:
-            while len(self._ready) < _MANY:
-                self._ready.append(self._key())
-                time.sleep(0)
-        finally:
-            self._idle.release()
 
     def _key(self) -> tuple[bytes, AESGCM]:
         salt = os.urandom(_SALT)
