@@ -57,7 +57,6 @@ _COMMITMENT_AT: Final = _SALT_AT + _SALT
 _NONCE_AT: Final = _COMMITMENT_AT + KEY
 _SEALED_AT: Final = _NONCE_AT + _NONCE
 _AHEAD: Final = 16
-_FIXED: Final = 10_000
 _PIECE: Final = b"knotline piece 1"
 _PAD: Final = bytes(64 - 32)  # to a block of SHA-256
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
@@ -148,7 +147,6 @@ class Cipher:
         )
         self._fronts = [parts(_VERSION, _SUITE, store, epoch.to_bytes(4, "big")) for epoch in range(len(roots))]
         self._ready: list[tuple[bytes, AESGCM]] = []
-        self._fixed: dict[bytes, tuple[bytes, bytes, bytes]] = {}
         self._heads = [front + parts(b"head") for front in self._fronts]
         self._bodies = [front + parts(b"body") for front in self._fronts]
 
@@ -205,24 +203,14 @@ class Cipher:
         dice = os.urandom(2 * _NONCE)
         nonce = dice[:_NONCE]
         fresh, sealer = self._fresh()
-        front, heads, bodies = self._fixed.get(inner) or self._fix(run, inner)
-        plain = front + head if not tokens else _head_front(run, tokens) + run + head
-        at = rev.to_bytes(4, "big")
-        sealed = sealer.encrypt(nonce, plain, heads + at)
+        plain = _head_front(run, tokens) + run + head
+        place = _at(inner, rev)
+        sealed = sealer.encrypt(nonce, plain, self._heads[epoch] + place)
         stored = b"%b%b%b" % (fresh, nonce, sealed)
         nonce = dice[_NONCE:]
         mine = BodyKey(epoch, sealed[-_TAG:], sealer)
-        bound = bodies + at + mine.head
+        bound = self._bodies[epoch] + place + mine.head
         return stored, b"%b%b%b" % (FRONT, nonce, sealer.encrypt(nonce, body, bound)), mine
-
-    def _fix(self, run: bytes, inner: bytes) -> tuple[bytes, bytes, bytes]:
-        """What is the same for all entries of a run: the front of a head without tokens, and of what both bind."""
-        if len(self._fixed) >= _FIXED:
-            self._fixed.clear()
-        place = _at(inner, 0)[:-4]
-        made = (_head_front(run, ()) + run, self._heads[self.epoch] + place, self._bodies[self.epoch] + place)
-        self._fixed[inner] = made
-        return made
 
     def _fresh(self) -> tuple[bytes, AESGCM]:
         """The front of a piece up to its commitment, and what seals it. Made several at once: a processor that has
