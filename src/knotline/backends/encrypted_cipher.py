@@ -322,7 +322,7 @@ def epoch_of(stored: bytes) -> int:
 
 def _at(inner: bytes, rev: int) -> bytes:
     """A place in a log: the length of what varies, and what does not."""
-    return b"%b%b%b" % (len(inner).to_bytes(4, "big"), inner, rev.to_bytes(4, "big"))
+    return len(inner).to_bytes(4, "big") + inner + rev.to_bytes(4, "big")
 
 
 def _beside(place: tuple[bytes, int, bytes, int, int]) -> bytes:
